@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -13,16 +13,10 @@ from batchjob_stats_db.database.engine import read_if_changed
 
 
 class ClusterLogin(NamedTuple):
-    """A login on a cluster, and the period in which it belongs to this person.
-
-    Different people may have the same login on two clusters, and logins are reused when people
-    leave.
-    """
+    """A login on a cluster: different people may have the same login on two clusters."""
 
     cluster: str  # "" for all clusters
     user: str
-    since: int | None = None  # only jobs submitted from this time on
-    until: int | None = None  # only jobs submitted before this time
 
 
 _FEW_TERMS = 8
@@ -50,11 +44,6 @@ class Access(NamedTuple):
     def sees_all(self, cluster: str) -> bool:
         """Whether all jobs of the cluster may be seen."""
         return self.everything or cluster in self.clusters
-
-    def has_time_limits(self) -> bool:
-        """Whether one of its logins is limited to a period."""
-        times = (time for login in self.users for time in (login.since, login.until))
-        return not self.everything and any(time is not None for time in times)
 
     def is_small(self) -> bool:
         """Whether it has so few logins, accounts and clusters that a query for each is cheap."""
@@ -109,10 +98,6 @@ def visibility_terms(
         own_jobs: ColumnElement[bool] = on_cluster & (column.username == login.user)
         if login.cluster:
             own_jobs &= column.cluster == login.cluster
-        if login.since is not None:
-            own_jobs &= _time_column(column) >= login.since
-        if login.until is not None:
-            own_jobs &= _time_column(column) < login.until
         allowed.append(own_jobs)
     allowed += [
         (column.cluster == each.cluster) & (column.account == each.account)
@@ -123,11 +108,6 @@ def visibility_terms(
         column.cluster == each for each in access.clusters if cluster is None or each == cluster
     ]
     return allowed
-
-
-def _time_column(column: Any) -> ColumnElement[int]:
-    found: ColumnElement[int] = column.submit_time if "submit_time" in column else column.day
-    return found
 
 
 LEVELS = ("operator", "administrator")

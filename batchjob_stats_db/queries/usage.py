@@ -140,7 +140,7 @@ def _tables_to_read(
         return [(sums.by_day, sums.by_day.c.day, since, until)]
     day = days.c.day
     first, last = whole_months(since, until)
-    if "day" in names or access.has_time_limits() or first == last:
+    if "day" in names or first == last:
         return [(days, day, since, until)]
     parts = (
         (days, day, since, first),

@@ -1,13 +1,12 @@
 """The series that a selector may match: the matchers on cluster and user of an access."""
 
-import math
 from collections.abc import Iterable, Sequence, Set
 from enum import IntEnum
 from typing import NamedTuple
 
 from batchjob_stats_db.database.access import Access, ClusterLogin
 from batchjob_stats_db.timeseries.promql import matcher
-from batchjob_stats_server.promql.query_limits import NotYours, QueryWindow
+from batchjob_stats_server.promql.query_limits import NotYours
 from batchjob_stats_server.promql.selector import Selector
 
 _MAX_LOGINS_NAMED = 5  # maximum logins named in a message
@@ -59,10 +58,6 @@ class Confinement(NamedTuple):
         """Those on which the caller has a login."""
         return sorted({each.cluster for each in self.logins or ()})
 
-    def is_limited_in_time(self) -> bool:
-        """Whether a login is the caller's for a limited time."""
-        return any(each.since is not None or each.until is not None for each in self.logins or ())
-
     def left_out(self, selector: Selector) -> LeftOut:
         """What its matchers take from a selector; ids of jobs are unique on a cluster."""
         if self.logins is None:
@@ -86,11 +81,10 @@ class Confinement(NamedTuple):
         text = ", ".join(whose[:_MAX_LOGINS_NAMED]) + (f" and {more} more" if more > 0 else "")
         return f"only series of {text or 'nobody: you have no login on a cluster'} were queried"
 
-    def matchers(self, selected_clusters: Set[str], window: QueryWindow) -> list[list[str]]:
+    def matchers(self, selected_clusters: Set[str]) -> list[list[str]]:
         """What to add to a selector; several lists if only several selectors can express it.
 
-        `selected_clusters`: clusters that the selector names with `=`; `window`: times of the
-        samples it may read.
+        `selected_clusters`: clusters that the selector names with `=`.
         """
         if self.logins is None:
             return [[]]
@@ -101,45 +95,30 @@ class Confinement(NamedTuple):
             for each in self.logins
             if not selected_clusters or selected_clusters == {each.cluster}
         ]
-        if self.logins and not logins:
+        if not self.logins:
+            raise NotYours("you have no login on any known cluster")
+        if not logins:
             # Another user's cluster: these matchers exclude each other, so that the answer is
             # empty.
             return [_matchers([self.logins[0].cluster], [self.logins[0].user])]
         users_on: dict[str, set[str]] = {}
         for login in logins:
-            if _covers_window(login, window):
-                users_on.setdefault(login.cluster, set()).add(login.user)
-        if not users_on:
-            raise NotYours("you had no login on any known cluster at the time asked for")
+            users_on.setdefault(login.cluster, set()).add(login.user)
         # One selector can only express "each of these users on each of these clusters".
         clusters_with: dict[tuple[str, ...], list[str]] = {}
         for cluster, users in sorted(users_on.items()):
             clusters_with.setdefault(tuple(sorted(users)), []).append(cluster)
         return [_matchers(clusters, users) for users, clusters in clusters_with.items()]
 
-    def selectors(self, window: QueryWindow) -> list[str]:
+    def selectors(self) -> list[str]:
         """Selectors of all series the caller may read; none if no confinement is needed."""
         if self.logins is None:
             return []
-        return [format_selector(group) for group in self.matchers(frozenset(), window)]
+        return [format_selector(group) for group in self.matchers(frozenset())]
 
 
 def _matchers(clusters: Sequence[str], users: Sequence[str]) -> list[str]:
     return [matcher("cluster", clusters), matcher("user", users)]
-
-
-def _covers_window(login: ClusterLogin, window: QueryWindow) -> bool:
-    """Whether the login is the caller's during a whole period; NotYours if only during a part."""
-    since = -math.inf if login.since is None else login.since
-    until = math.inf if login.until is None else login.until
-    if since <= window.start and window.end < until:
-        return True
-    if window.end < since or until <= window.start:
-        return False
-    raise NotYours(
-        f"login {login.user} on {login.cluster} is yours from {since:.0f} until {until:.0f}: "
-        f"the query reaches from {window.start:.0f} to {window.end:.0f}"
-    )
 
 
 def format_selector(matchers: Sequence[str]) -> str:

@@ -178,9 +178,6 @@ def _query_range(
     check_points(window, limits)
     text, left_out = confine(_required(params, "query"), confinement, window, limits)
     form = [("query", text), *_window_form(window), ("step", _seconds(window.step))]
-    if confinement.is_limited_in_time():
-        # Without nocache, VictoriaMetrics adjusts start and end to its cache.
-        form.append(("nocache", "1"))
     return ConfinedForm(form, left_out)
 
 
@@ -204,9 +201,9 @@ def _labels(
     selectors = [
         selector
         for each in params.match
-        for selector in confine_selector(each, confinement, window, limits)
+        for selector in confine_selector(each, confinement, limits)
     ]
-    match = [("match[]", each) for each in selectors or confinement.selectors(window)]
+    match = [("match[]", each) for each in selectors or confinement.selectors()]
     return ConfinedForm([*match, *_window_form(window)], LeftOut.OTHERS_SERIES)
 
 

@@ -70,14 +70,12 @@ def confine(
     """The query to send instead of one evaluated over `window`; raises QueryError."""
     with _parser_errors():
         scanned = scan(query, limits)
-        writer = _Writer(scanned, confinement, window, limits)
+        writer = _Writer(scanned, confinement, limits)
         text = writer.write(ast.parse(scanned.text), window, 0)
         return ConfinedQuery(text, writer.left_out)
 
 
-def confine_selector(
-    query: str, confinement: Confinement, window: QueryWindow, limits: QueryLimits
-) -> list[str]:
+def confine_selector(query: str, confinement: Confinement, limits: QueryLimits) -> list[str]:
     """Selectors for match[] instead of one; together they match the caller's part of it."""
     with _parser_errors():
         scanned = scan(query, limits)
@@ -85,7 +83,7 @@ def confine_selector(
         if not isinstance(node, ast.VectorSelector) or node.offset or node.at:
             raise Malformed(f"match[]: expected a series selector alone, got {quote(query)}")
         selector = Selector.read(node, scanned, Growth(limits))
-        groups = [[]] if selector.is_public() else confinement.matchers(selector.clusters, window)
+        groups = [[]] if selector.is_public() else confinement.matchers(selector.clusters)
         return [format_selector([*selector.matchers, *group]) for group in groups]
 
 
@@ -113,11 +111,9 @@ class _Writer:
         self,
         scanned: ScannedQuery,
         confinement: Confinement,
-        query_window: QueryWindow,
         limits: QueryLimits,
     ) -> None:
-        self._scanned, self._confinement = scanned, confinement
-        self._query_window, self._limits = query_window, limits
+        self._scanned, self._confinement, self._limits = scanned, confinement, limits
         self._growth = Growth(limits)
         self._selectors = 0
         self.left_out = LeftOut.NOTHING
@@ -130,27 +126,22 @@ class _Writer:
             raise Malformed(f"{type(node).__name__} is not allowed here")
         return writer(self, node, window, depth + 1)
 
-    def selector(self, node: ast.VectorSelector, window: QueryWindow, _depth: int) -> str:
-        return self._series(node, window, "", 0.0)
+    def selector(self, node: ast.VectorSelector, _window: QueryWindow, _depth: int) -> str:
+        return self._series(node, "")
 
     def matrix(self, node: Any, window: QueryWindow, _depth: int) -> str:
         seconds = node.range.total_seconds()
         self._growth.check_range(seconds, window)
-        return self._series(node.vector_selector, window, f"[{_duration(seconds)}]", seconds)
+        return self._series(node.vector_selector, f"[{_duration(seconds)}]")
 
-    def _series(
-        self, node: ast.VectorSelector, window: QueryWindow, brackets: str, seconds: float
-    ) -> str:
+    def _series(self, node: ast.VectorSelector, brackets: str) -> str:
         self._selectors += 1
         if self._selectors > self._limits.selectors:
             raise TooLarge(f"more than {self._limits.selectors} selectors")
-        shifted, modifiers = self._shift(node, window)
-        # Without a range, VictoriaMetrics looks back by one step, and uses a sample before that.
-        first = shifted.start - max(seconds, shifted.step) - self._limits.lookback_seconds
         selector = Selector.read(node, self._scanned, self._growth)
         matchers = list(selector.matchers)
         if not selector.is_public():
-            groups = self._confinement.matchers(selector.clusters, QueryWindow(first, shifted.end))
+            groups = self._confinement.matchers(selector.clusters)
             if len(groups) > 1:
                 raise NotYours(
                     "your login differs between clusters: say in each selector which you mean, "
@@ -158,21 +149,21 @@ class _Writer:
                 )
             matchers += groups[0]
             self.left_out = max(self.left_out, self._confinement.left_out(selector))
-        return format_selector(matchers) + brackets + modifiers
+        return format_selector(matchers) + brackets + _time_modifiers(node)
 
     def subquery(self, node: ast.SubqueryExpr, window: QueryWindow, depth: int) -> str:
         assert node.range is not None, "the grammar has no subquery without a range"
         seconds = node.range.total_seconds()
         step = node.step.total_seconds() if node.step else self._limits.subquery_step_seconds
-        shifted, modifiers = self._shift(node, window)
-        subquery_window = QueryWindow(shifted.start - seconds, shifted.end, step)
+        start = window.start if node.at is None else window.end  # `@`: one time
+        subquery_window = QueryWindow(start - seconds, window.end, step)
         check_points(subquery_window, self._limits)
         self._growth.check_subquery(seconds, step, window)
         # VictoriaMetrics starts this much earlier, and ends at the next whole step.
         before = step + self._limits.lookback_seconds
         inner = QueryWindow(subquery_window.start - before, subquery_window.end + step, step)
         text = self._operand(node.expr, inner, depth)
-        return f"{text}[{_duration(seconds)}:{_duration(step)}]{modifiers}"
+        return f"{text}[{_duration(seconds)}:{_duration(step)}]{_time_modifiers(node)}"
 
     def call(self, node: Any, window: QueryWindow, depth: int) -> str:
         if node.func.name not in _FUNCTIONS:
@@ -264,27 +255,6 @@ class _Writer:
             return False
         return bool(Selector.read(node, self._scanned, Growth(self._limits)).names)
 
-    def _shift(self, node: Any, window: QueryWindow) -> tuple[QueryWindow, str]:
-        """The window shifted by `@` and `offset`, and the text of both."""
-        text = ""
-        if node.at is not None:
-            at, text = self._at(node.at)
-            window = QueryWindow(at, at, window.step)
-        if node.offset:
-            offset = node.offset.total_seconds()
-            window = QueryWindow(window.start - offset, window.end - offset, window.step)
-            text += f" offset {'-' if offset < 0 else ''}{_duration(abs(offset))}"
-        return window, text
-
-    def _at(self, at: ast.AtModifier) -> tuple[float, str]:
-        if at.type == ast.AtModifierType.Start:
-            return self._query_window.start, " @ start()"
-        if at.type == ast.AtModifierType.End:
-            return self._query_window.end, " @ end()"
-        assert at.at is not None, "the third kind of @ holds a time"
-        seconds = at.at.timestamp()
-        return seconds, f" @ {seconds:.3f}"
-
 
 _WRITERS: Mapping[type, Callable[[_Writer, Any, QueryWindow, int], str]] = {
     ast.VectorSelector: _Writer.selector,
@@ -314,6 +284,24 @@ def _operator(token: ast.TokenType, allowed: frozenset[str]) -> str:
     if text not in allowed:
         raise Malformed(f"{text} is not allowed here")
     return text
+
+
+def _time_modifiers(node: Any) -> str:
+    """The text of `@` and `offset`."""
+    text = "" if node.at is None else f" @ {_at(node.at)}"
+    if node.offset:
+        offset = node.offset.total_seconds()
+        text += f" offset {'-' if offset < 0 else ''}{_duration(abs(offset))}"
+    return text
+
+
+def _at(at: ast.AtModifier) -> str:
+    if at.type == ast.AtModifierType.Start:
+        return "start()"
+    if at.type == ast.AtModifierType.End:
+        return "end()"
+    assert at.at is not None, "the third kind of @ holds a time"
+    return f"{at.at.timestamp():.3f}"
 
 
 def _duration(seconds: float) -> str:

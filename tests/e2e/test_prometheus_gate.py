@@ -218,11 +218,10 @@ def test_own_and_public_series_are_returned(stores):
     "selector", [None, "up", '{user="bob"}', '{secret=~".+"}', '{__name__=~".+",cluster="c2"}']
 )
 def test_label_names_and_values_are_confined(stores, endpoint, selector):
-    window = QueryWindow(NOW - 3600, NOW)
     confinement = Confinement.of(ALICE_ACCESS, ())
-    selectors = confinement.selectors(window)
+    selectors = confinement.selectors()
     if selector is not None:
-        selectors = confine_selector(selector, confinement, window, QueryLimits())
+        selectors = confine_selector(selector, confinement, QueryLimits())
     parameters = [("match[]", each) for each in selectors]
     assert_only_own_series_used(
         stores, "", endpoint, [*parameters, ("start", str(NOW - 3600)), ("end", str(NOW))]

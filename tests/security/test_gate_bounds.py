@@ -48,7 +48,7 @@ def test_hostile_query_takes_little_cpu_time(query):
     with little_cpu_time(), contextlib.suppress(QueryError):
         confine_for_alice(query)
     with little_cpu_time(), contextlib.suppress(QueryError):
-        confine_selector(query, ALICE, MONTHS, QueryLimits())
+        confine_selector(query, ALICE, QueryLimits())
 
 
 @pytest.mark.parametrize(
