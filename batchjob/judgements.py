@@ -71,7 +71,17 @@ at both ends of a job, and a restart of the exporter.
 """
 
 WORTHWHILE_REDUCTION = 0.75
-"""A job is told to resubmit with less only if that is less than this part of what it had."""
+"""A job is told to request less memory or time only if that is less than this part of it."""
+
+REQUEST_MARGIN = 1.2
+"""What is advised to be requested is the highest need times this."""
+SLOWER_AT_MOST = 1.25
+"""Fewer CPUs are advised only if a job takes at most this times as long with them, at worst."""
+CURVE_TOLERANCE = 0.05
+"""Curves differ by so many CPUs or GPUs from what is allocated because of the times of samples."""
+UNUSED_GPU_SECONDS = 10
+UNUSED_GPU_BYTES = 1 << 30
+"""A GPU that was busy for longer, or held more, was used; a mere context is smaller."""
 
 
 # From when a dashboard's figure needs attention, and from when it is bad.

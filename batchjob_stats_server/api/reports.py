@@ -3,11 +3,13 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from batchjob.quantities.curves import GPU_MEMORY_TOTAL
+from batchjob.judgements import COMPLETE_COVERAGE
+from batchjob.quantities.curves import CPU, GPU_MEMORY_TOTAL
 from batchjob.quantities.job import CPU_SECONDS, MEMORY_PEAK
 from batchjob.quantities.quantity import Statistic
 from batchjob.schedulers.node_names import without_port
@@ -16,7 +18,7 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.queries.jobs import parts_of
-from batchjob_stats_db.queries.similar import short_jobs, similar
+from batchjob_stats_db.queries.similar import same_name, short_jobs, similar
 from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.queries.stats import usual_wait_seconds
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
@@ -25,6 +27,7 @@ from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report.build import build_report
 from batchjob_stats_server.report.model import (
+    NAMED_RUN_COLUMNS,
     SIMILAR_JOB_COLUMNS,
     NodeUse,
     Report,
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from batchjob_stats_server.services import Services
 
 log = logging.getLogger(__name__)
+
+_MAX_BINS = 300  # of a curve whose highest value is wanted
 
 
 class ReportSources(NamedTuple):
@@ -97,6 +102,10 @@ def _from_database(
         similar=jobs, alike=alike, short_jobs=short_jobs(db, access, job),
         steps=parts.get("steps", ()), shares=parts.get("nodes", ()),
         usual_wait=_usual_wait(db, job, now),
+        runs_of_name=[
+            run for run in same_name(db, access, job, names=NAMED_RUN_COLUMNS)
+            if run["id"] != job["id"]
+        ],
     )  # fmt: skip
     return inputs, span_of(db, access, job["id"], policy, now)
 
@@ -110,10 +119,26 @@ def _usual_wait(db: Connection, job: Row, now: int) -> float | None:
 def _add_measurements(
     inputs: ReportInput, job: JobToMeasure, history: TimeSeriesStore
 ) -> ReportInput:
-    """Add the usage by node, and the memory of the job's GPUs; raises TimeSeriesError."""
+    """Add what only the time series tell; raises TimeSeriesError."""
     return inputs._replace(
-        nodes=_node_uses(history, job), gpu_memory=_gpu_memory_totals(history, job, inputs)
+        nodes=_node_uses(history, job),
+        gpu_memory=_gpu_memory_totals(history, job, inputs),
+        cpu_peaks=_cpu_peaks(history, job) if job.end is not None else {},
     )
+
+
+def _cpu_peaks(history: TimeSeriesStore, job: JobToMeasure) -> Mapping[str, float]:
+    """The most CPUs in use between two samples, of each node whose curve is complete.
+
+    Older samples may have been deleted, and nodes may have been out of sight.
+    """
+    peaks, span = {}, (job.end or job.span.until) - job.start
+    for line in job_series(history, job, [CPU], _MAX_BINS):
+        points = line.series.points
+        seconds = min((after.time - at.time for at, after in pairwise(points)), default=0.0)
+        if len(points) * seconds >= COMPLETE_COVERAGE * span:
+            peaks[line.device.node] = max(point.high for point in points)
+    return peaks
 
 
 def _node_uses(history: TimeSeriesStore, job: JobToMeasure) -> Sequence[NodeUse]:

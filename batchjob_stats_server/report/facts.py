@@ -1,21 +1,17 @@
 """The named quantities of a job that rules can use."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from typing import Any, NamedTuple
 
 from batchjob.judgements import AT_LEAST, LOST_STATES, SiteThresholds, thresholds
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.queries.efficiency import ACCOUNTING
-from batchjob_stats_server.report import explain
+from batchjob_stats_server.report import explain, right_size
 from batchjob_stats_server.report.conditions import FactValue, FactValues
+from batchjob_stats_server.report.headline import ending_signal
 from batchjob_stats_server.report.model import ReportInput, Row
-from batchjob_stats_server.report.units import (
-    memory_request,
-    memory_to_request_bytes,
-    time_request,
-    time_to_request_seconds,
-)
+from batchjob_stats_server.report.units import memory_request, time_request
 
 
 class JobFact(NamedTuple):
@@ -71,11 +67,6 @@ def _cpus_used(inputs: ReportInput) -> FactValue:
     return ratio * cpus if ratio is not None and cpus else None
 
 
-def _cpus_to_request(inputs: ReportInput) -> FactValue:
-    used = _cpus_used(inputs)
-    return None if used is None else max(1, math.ceil(float(used) * 1.1))
-
-
 def _coverage(inputs: ReportInput) -> FactValue:
     job = inputs.job
     by_accounting = job["cpu_basis"] in (ACCOUNTING, AT_LEAST) and (
@@ -86,59 +77,38 @@ def _coverage(inputs: ReportInput) -> FactValue:
     return min(1.0, float(job["usage_coverage"])) if explain.is_measured(job) else 0.0
 
 
-def _node_memory_peak(job: Row) -> float | None:
-    """The peak of one node, or the mean over nodes if larger; a lower bound of the need."""
-    peak, nodes = job["memory_used_bytes"], job["allocated_nodes"] or 1
-    candidates = (job["usage_memory_peak_node_bytes"], None if peak is None else peak / nodes)
-    return max((float(each) for each in candidates if each is not None), default=None)
+def _times_nodes(
+    of_node: Callable[[ReportInput], float | None],
+) -> Callable[[ReportInput], FactValue]:
+    """An amount of each node, for all nodes."""
 
+    def value(inputs: ReportInput) -> FactValue:
+        amount = of_node(inputs)
+        return None if amount is None else amount * (inputs.job["allocated_nodes"] or 1)
 
-def _maximum(inputs: ReportInput, value_of: Callable[[Row], float | None]) -> float | None:
-    """The maximum of this job and the similar ones."""
-    values = [value_of(job) for job in (inputs.job, *inputs.similar)]
-    return max((value for value in values if value is not None), default=None)
-
-
-def _node_memory_need(inputs: ReportInput) -> float | None:
-    """The maximum of this and similar jobs; None if the figure of this job is not final."""
-    if not explain.is_memory_final(inputs.job):
-        return None
-    return _maximum(inputs, _node_memory_peak)
+    return value
 
 
 def _memory_to_request(inputs: ReportInput) -> float | None:
-    """Memory to request for all nodes."""
-    need = _node_memory_need(inputs)
-    return (
-        None
-        if need is None
-        else memory_to_request_bytes(need) * (inputs.job["allocated_nodes"] or 1)
-    )
+    need = right_size.node_memory_need(inputs)
+    return None if need is None else right_size.round_memory(need)
 
 
-def _memory_request(inputs: ReportInput) -> FactValue:
-    need = _node_memory_need(inputs)
-    return None if need is None else memory_request(inputs.job, memory_to_request_bytes(need))
+def _in_words(
+    write: Callable[[Row, float], str], amount: Callable[[ReportInput], float | None]
+) -> Callable[[ReportInput], FactValue]:
+    """An amount in the notation of the job's scheduler."""
+
+    def value(inputs: ReportInput) -> FactValue:
+        found = amount(inputs)
+        return None if found is None else write(inputs.job, found)
+
+    return value
 
 
-def _doubled_memory_request(inputs: ReportInput) -> FactValue:
-    allocated, nodes = inputs.job["allocated_memory_bytes"], inputs.job["allocated_nodes"] or 1
-    return memory_request(inputs.job, 2 * allocated // nodes) if allocated else None
-
-
-def _time_to_request(inputs: ReportInput) -> float | None:
-    longest = _maximum(inputs, lambda job: explain.elapsed_seconds(job, inputs.now))
-    return None if longest is None else time_to_request_seconds(longest)
-
-
-def _time_request(inputs: ReportInput) -> FactValue:
-    seconds = _time_to_request(inputs)
-    return None if seconds is None else time_request(inputs.job, seconds)
-
-
-def _doubled_time_request(inputs: ReportInput) -> FactValue:
-    limit = inputs.job["time_limit_seconds"]
-    return time_request(inputs.job, 2 * limit) if limit else None
+def _gpus_in_use(inputs: ReportInput) -> FactValue:
+    unused = right_size.unused_gpus(inputs)
+    return None if unused is None else len(inputs.gpus) - unused
 
 
 def _gpu_ratios(inputs: ReportInput) -> list[float]:
@@ -149,6 +119,11 @@ def _gpu_ratios(inputs: ReportInput) -> list[float]:
 def _idle_gpus(inputs: ReportInput) -> FactValue:
     ratios = _gpu_ratios(inputs)
     return sum(ratio < thresholds().idle_gpu for ratio in ratios) if ratios else None
+
+
+def _half_gpu_time(inputs: ReportInput) -> FactValue:
+    elapsed, ratio = _elapsed(inputs), inputs.job["usage_gpu_utilization_ratio"]
+    return None if elapsed is None or ratio is None else elapsed * (1 + ratio)
 
 
 def _gpu_memory_ratio(inputs: ReportInput) -> FactValue:
@@ -208,6 +183,9 @@ FACTS: Mapping[str, JobFact] = {
         "Whether the job is a task of an array", lambda m: bool(m.job["array_jobid"])
     ),
     "exit_code": JobFact("count", "Exit code.", _job_column("exit_code")),
+    "exit_signal": JobFact(
+        "count", "Signal that ended the job, or a step of it; 0: none.", ending_signal
+    ),
     "elapsed": JobFact("seconds", "Run time.", _elapsed),
     "time_limit": JobFact("seconds", "Time limit.", _job_column("time_limit_seconds")),
     "time_ratio": JobFact(
@@ -215,14 +193,22 @@ FACTS: Mapping[str, JobFact] = {
     ),
     "time_to_ask": JobFact(
         "seconds",
-        "Longest run time of this and similar jobs plus 25 %, rounded up.",
-        _time_to_request,
+        "Longest run time of this and similar jobs, with `cpus_to_ask`, plus 20 %, rounded up.",
+        right_size.seconds_to_request,
+    ),
+    "longest_time": JobFact(
+        "seconds", "Longest run time of this and similar jobs.", right_size.longest_seconds
     ),
     "time_request": JobFact(
-        "word", "`time_to_ask` in the notation of the scheduler.", _time_request
+        "word",
+        "`time_to_ask` in the notation of the scheduler.",
+        _in_words(time_request, right_size.seconds_to_request),
     ),
-    "twice_the_time": JobFact(
-        "word", "Twice the time limit in the notation of the scheduler.", _doubled_time_request
+    "time_after_timeout": JobFact(
+        "word",
+        "What longer runs of the name took plus 20 %, else twice the longest time limit that was "
+        "too short, in the notation of the scheduler.",
+        _in_words(time_request, right_size.seconds_after_timeout),
     ),
     "coverage": JobFact(
         "ratio",
@@ -250,7 +236,20 @@ FACTS: Mapping[str, JobFact] = {
     "cpus": JobFact("count", "CPUs allocated.", _job_column("allocated_cpus")),
     "cpu_ratio": JobFact("ratio", "CPU efficiency.", _job_column("cpu_efficiency")),
     "cpus_used": JobFact("count", "CPUs in use on average.", _cpus_used),
-    "cpus_to_ask": JobFact("count", "`cpus_used` plus 10 %, rounded up.", _cpus_to_request),
+    "cpus_peak": JobFact(
+        "count",
+        "Most CPUs in use on one node between two samples.",
+        right_size.node_cpus_peak,
+    ),
+    "cpus_to_ask": JobFact(
+        "count",
+        "`cpus_peak` plus 20 %, rounded up, or more if the job could take a quarter longer, or "
+        "beyond its time limit; for all nodes.",
+        _times_nodes(right_size.node_cpus_to_request),
+    ),
+    "single_threaded": _flag(
+        "Whether one CPU was in use all the time, and no more", right_size.is_single_threaded
+    ),
     "cpu_throttled_ratio": JobFact(
         "ratio",
         "Time throttled by the CPU quota / available CPU time.",
@@ -285,18 +284,30 @@ FACTS: Mapping[str, JobFact] = {
         _job_column("usage_working_set_average_bytes"),
     ),
     "memory_need": JobFact(
-        "bytes", "Maximum memory used on one node by this and similar jobs.", _node_memory_need
+        "bytes",
+        "Maximum memory needed on one node by this and similar jobs.",
+        right_size.node_memory_need,
     ),
     "memory_to_ask": JobFact(
-        "bytes", "`memory_need` plus 20 %, rounded up, for all nodes.", _memory_to_request
+        "bytes",
+        "`memory_need` plus 20 %, rounded up, for all nodes.",
+        _times_nodes(_memory_to_request),
     ),
     "memory_request": JobFact(
-        "word", "`memory_to_ask` in the notation of the scheduler.", _memory_request
-    ),
-    "twice_the_memory": JobFact(
         "word",
-        "Twice the allocated memory in the notation of the scheduler.",
-        _doubled_memory_request,
+        "`memory_to_ask` in the notation of the scheduler.",
+        _in_words(memory_request, _memory_to_request),
+    ),
+    "memory_after_kill": JobFact(
+        "word",
+        "What larger runs of the name needed plus 20 %, else twice what was too little, in the "
+        "notation of the scheduler.",
+        _in_words(memory_request, right_size.node_memory_after_kill),
+    ),
+    "killed_runs": JobFact(
+        "count",
+        "Other runs of the name, of the latest 50, that ran out of memory.",
+        lambda m: sum(run["state"] == JobState.OUT_OF_MEMORY for run in m.runs_of_name),
     ),
     "memory_limit_hits": JobFact(
         "count",
@@ -327,10 +338,23 @@ FACTS: Mapping[str, JobFact] = {
     ),
     "gpus_measured": JobFact("count", "GPUs with measurements.", lambda m: len(m.gpus)),
     "gpus_idle": JobFact("count", "GPUs with a mean utilisation below `idle_gpu`.", _idle_gpus),
-    "gpus_in_use": JobFact(
+    "gpus_unused": JobFact(
         "count",
-        "GPUs with a mean utilisation of `idle_gpu` or more.",
-        lambda m: None if _idle_gpus(m) is None else len(m.gpus) - float(_idle_gpus(m) or 0),
+        "GPUs that were busy for at most 10 s and held less than 1 GiB.",
+        right_size.unused_gpus,
+    ),
+    "gpus_in_use": JobFact("count", "GPUs that were used, or held data.", _gpus_in_use),
+    "gpus_to_ask": JobFact(
+        "count",
+        "`gpus_in_use` of the node that used most, for all nodes, or more if similar jobs did.",
+        _times_nodes(right_size.node_gpus_to_request),
+    ),
+    "gpus_counted": _flag(
+        "Whether the busy time of the GPUs was counted, not sampled",
+        lambda m: all(each["shared_seconds"] is not None for each in m.gpus),
+    ),
+    "half_gpu_time": JobFact(
+        "seconds", "Run time, if the work on the GPU took twice as long.", _half_gpu_time
     ),
     "gpu_memory_peak": JobFact(
         "bytes", "Maximum memory in use on one GPU.", _job_column("usage_gpu_memory_peak_bytes")

@@ -134,6 +134,14 @@ def _failed(inputs: ReportInput) -> str:
     return text + _reason_sentence(job)
 
 
+def ending_signal(inputs: ReportInput) -> int:
+    """The signal that ended a job, also as the exit code of its shell, or a step of it; 0: none."""
+    job = inputs.job
+    by_shell = (job["exit_code"] or 0) - 128
+    number = job["exit_signal"] or (by_shell if by_shell in _SIGNAL_NUMBERS else None)
+    return int(number or _signal_of_steps(inputs) or 0)
+
+
 def _signal_of_steps(inputs: ReportInput) -> int | None:
     """The signal that ended a step, which its script may have turned into an exit code.
 

@@ -258,9 +258,16 @@ SIMILAR_JOB_COLUMNS = (
     "allocated_nodes",
     "usage_samples", "usage_until_time", "usage_coverage", "usage_doubt", "usage_final",
     "usage_gpu_utilization_ratio", "usage_memory_peak_node_bytes", "cpu_efficiency",
-    "memory_used_bytes", "memory_basis", "energy_used_joules",
+    "memory_used_bytes", "memory_basis", "energy_used_joules", "allocated_cpus", "gpus_held",
 )  # fmt: skip
 """Columns to query for similar jobs."""
+
+
+NAMED_RUN_COLUMNS = (
+    "id", "state", "start_time", "end_time", "elapsed_seconds", "suspended_seconds", "as_of_time",
+    "allocated_nodes", "allocated_memory_bytes", "time_limit_seconds",
+)  # fmt: skip
+"""Columns to query for other runs of a name."""
 
 
 class ReportInput(NamedTuple):
@@ -272,9 +279,14 @@ class ReportInput(NamedTuple):
     emissions: Sequence[Row] = ()
     nodes: Sequence[NodeUse] = ()  # empty: unknown per node
     gpu_memory: Mapping[str, float] = {}  # installed memory, by UUID and instance
+    cpu_peaks: Mapping[str, float] = {}  # by node: the most CPUs in use between two samples
     similar: Sequence[Row] = ()  # with SIMILAR_JOB_COLUMNS, latest first
     alike: str = ""  # what they have in common
     short_jobs: int | None = None  # of this user, at most a minute long, in the day before
     steps: Sequence[Row] = ()
     shares: Sequence[Row] = ()  # its allocation on each node
     usual_wait: float | None = None  # seconds; for a waiting job: of others in its partition
+    runs_of_name: Sequence[Row] = ()  # its latest other runs in any state, with NAMED_RUN_COLUMNS
+    largest_node: Mapping[
+        str, float
+    ] = {}  # of its cluster: cpus, memory_bytes and gpus; {}: unknown

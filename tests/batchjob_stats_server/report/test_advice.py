@@ -25,9 +25,13 @@ from tests.batchjob_stats_server.report.test_report import (
 )
 
 
-def cpu_usage(cpus):
-    """Usage of a job that keeps this number of CPUs busy."""
-    return {"usage_user_cpu_seconds": cpus * 7200.0, "usage_system_cpu_seconds": 0.0}
+def cpu_usage(cpus, peak=None, threads=3):
+    """Usage of a job that keeps this number of CPUs busy, or at times more."""
+    return {
+        "usage_user_cpu_seconds": cpus * 7200.0, "usage_system_cpu_seconds": 0.0,
+        "usage_threads_peak": threads, "cpu_peaks": {"n1": peak or cpus},
+        "time_limit_seconds": 10_000,
+    }  # fmt: skip
 
 
 def memory_peak(gib):
@@ -39,7 +43,15 @@ def elapsed_time(seconds, **more):
 
 
 def gpu_usage(*ratios, **more):
-    devices = [{**GPU, "uuid": f"GPU-{n}", "utilization_ratio": r} for n, r in enumerate(ratios)]
+    devices = [
+        {
+            **GPU,
+            "uuid": f"GPU-{n}",
+            "utilization_ratio": r,
+            "memory_peak_bytes": 30 * GIB * (r > 0.01),
+        }
+        for n, r in enumerate(ratios)
+    ]
     return {
         "allocated_gpus": len(ratios), "usage_gpus": len(ratios), "gpus": devices,
         "usage_gpu_utilization_ratio": sum(ratios) / len(ratios),
@@ -51,14 +63,23 @@ def gpu_usage(*ratios, **more):
 TWO = {"allocated_nodes": 2, "usage_nodes": 2, "allocated_cpus": 16, **cpu_usage(14)}
 SMALL_GPU = gpu_usage(0.2)
 SMALL_GPU["gpus"][0]["memory_peak_bytes"] = 4 * GIB
+HOLDING = gpu_usage(0.0, 0.9)  # a model that fills the memory of both
+HOLDING["gpus"][0]["memory_peak_bytes"] = 30 * GIB
+KILLED = {"state": "OUT_OF_MEMORY", "allocated_memory_bytes": 16 * GIB, "allocated_nodes": 1}
 RUNNING = {"state": "RUNNING", "end_time": None}
 
 # Rule; a job to which it applies; what it suggests; changes to the job with which it no longer
 # applies.
 EXAMPLES = [
-    ("out-of-memory", {"state": "OUT_OF_MEMORY"}, "more memory", {"state": "FAILED"}),
+    ("out-of-memory", {"state": "OUT_OF_MEMORY"}, "See in the report", {"state": "FAILED"}),
     ("out-of-memory", {"state": "OUT_OF_MEMORY", "allocated_memory_bytes": 16 * GIB},
-     "Twice what it had is 32 GiB (--mem=32768M).", {"state": "FAILED"}),
+     "Request 32 GiB (--mem=32768M).", {"state": "FAILED"}),
+    ("out-of-memory",
+     {"state": "OUT_OF_MEMORY", "largest_node": {"memory_bytes": 24 * GIB}},
+     "Request 24 GiB (--mem=24576M).", {"state": "FAILED"}),
+    ("out-of-memory",
+     {"state": "OUT_OF_MEMORY", "similar": [row(usage_memory_peak_node_bytes=20 * GIB)]},
+     "Request 24 GiB (--mem=24576M).", {"state": "FAILED"}),
     ("out-of-memory", {"state": "FAILED", "usage_oom_kills": 2}, "", {"usage_oom_kills": 0}),
     ("processes-killed", {"usage_oom_kills": 1}, "more memory", {"usage_oom_kills": 0}),
     ("memory-near-limit", {"usage_working_set_average_bytes": 15 * GIB}, "",
@@ -67,17 +88,24 @@ EXAMPLES = [
      {**memory_peak(16), "usage_memory_limit_hits": 9, "usage_memory_waiting_seconds": 600.0,
       "usage_working_set_average_bytes": 8 * GIB},
      "Request more memory", {"usage_memory_waiting_seconds": 0.0}),  # page cache
-    ("memory-oversized", memory_peak(3.1), "Request 4 GiB (--mem=4096M)", memory_peak(9)),
-    ("memory-oversized", {**memory_peak(3.1), "source": "qstat"}, "(-l mem=4096mb)",
+    ("memory-near-limit", {**memory_peak(15.8), "runs_of_name": [KILLED] * 9}, "(--mem=",
+     {"runs_of_name": []}),
+    ("memory-oversized", memory_peak(3.1), "Request 3.75 GiB (--mem=3840M)", memory_peak(9)),
+    ("memory-oversized", {**memory_peak(3.1), "source": "qstat"}, "(-l mem=3840mb)",
      {"state": "FAILED"}),
     ("memory-oversized", {**memory_peak(3.1), **TWO, "allocated_memory_bytes": 32 * GIB},
-     "4 GiB per node", {"usage_coverage": 0.5}),
+     "3.75 GiB per node", {"usage_coverage": 0.5}),
     ("memory-oversized", memory_peak(3.1), "", {"similar": [row()]}),  # a job like it needed 12 GiB
+    ("memory-oversized", memory_peak(3.1), "",
+     {"runs_of_name": [{**KILLED, "allocated_memory_bytes": 12 * GIB}]}),
     ("memory-pressure", {"usage_memory_waiting_seconds": 900.0}, "",
      {"usage_memory_waiting_seconds": 100.0}),
-    ("low-cpu", cpu_usage(3), "Request 4 CPUs", cpu_usage(5)),
+    ("low-cpu", cpu_usage(3), "request 5 CPUs", cpu_usage(5)),
+    ("low-cpu", cpu_usage(1.5, 4), "request 5 CPUs", cpu_usage(5)),
+    ("low-cpu", cpu_usage(3, 8), "Find out what", cpu_usage(5)),
     ("low-cpu", cpu_usage(3), "", gpu_usage(0.8)),
-    ("single-threaded", cpu_usage(1), "Request 1 CPU", cpu_usage(2)),
+    ("single-threaded", cpu_usage(1), "request 1 CPUs", cpu_usage(1, 1.5)),
+    ("single-threaded", cpu_usage(1), "", cpu_usage(1, threads=9)),  # may have worked in turns
     ("cpu-idle", cpu_usage(0.1), "", cpu_usage(1)),
     ("cpu-throttled", {"usage_throttled_seconds": 9000.0}, "(8)", {"usage_throttled_seconds": 9.0}),
     ("too-many-threads", {"usage_threads_peak": 64, "usage_cpu_waiting_seconds": 5000.0}, "to 8",
@@ -88,18 +116,31 @@ EXAMPLES = [
     ("swapped", {"usage_swap_peak_bytes": GIB}, "", {"usage_swap_peak_bytes": 1 << 20}),
     ("gpu-unused", gpu_usage(0.0, 0.001), "", gpu_usage(0.0, 0.5)),
     ("gpu-unused-so-far", gpu_usage(0.0, 0.001, **RUNNING), "nvidia-smi", gpu_usage(0.0, 0.5)),
-    ("gpu-partly-unused", gpu_usage(0.0, 0.9, 0.9), "only 2 of them", gpu_usage(0.5, 0.9, 0.9)),
-    ("gpu-partly-unused", gpu_usage(0.0, 0.9), "only 1 of them", {"allocated_gpus": 3}),
+    ("gpu-partly-unused", gpu_usage(0.0, 0.9, 0.9), "request 2", gpu_usage(0.5, 0.9, 0.9)),
+    ("gpu-partly-unused", gpu_usage(0.0, 0.9), "request 1", HOLDING),
+    ("gpu-partly-unused", gpu_usage(0.0, 0.9), "request 1", {"allocated_gpus": 3}),
     ("gpu-low", gpu_usage(0.2, 0.2), "", gpu_usage(0.2, 0.6)),
     ("gpu-small-enough", SMALL_GPU, "MIG", gpu_usage(0.2)),
     ("gpu-memory-near-limit", gpu_usage(0.8, gpu_memory={"GPU-0": 30.0 * GIB}), "", gpu_usage(0.8)),
     ("time-limit-reached", {"state": "TIMEOUT", "time_limit_seconds": 7200},
-     "Twice the limit is 4:00:00 (--time=4:00:00).", {"state": "COMPLETED"}),
+     "Request 4:00:00 (--time=4:00:00).", {"state": "COMPLETED"}),
+    ("time-limit-reached",
+     {"state": "TIMEOUT", "time_limit_seconds": 7200, "similar": [row(elapsed_seconds=10_000)]},
+     "Request 3:30:00 (--time=3:30:00).", {"state": "COMPLETED"}),
     ("time-limit-reached", {"state": "TIMEOUT", "time_limit_seconds": None},
-     "continue from them in the next job.", {"state": "COMPLETED"}),
+     "continue from them in the", {"state": "COMPLETED"}),
     ("time-limit-too-long", {"time_limit_seconds": 86400}, "2:30:00 (--time=2:30:00)",
      {"time_limit_seconds": 14_000}),
     ("failed-soon", elapsed_time(20, state="FAILED"), "", elapsed_time(7200, state="FAILED")),
+    ("segmentation-fault", {"state": "FAILED", "exit_signal": 11}, "ulimit -s", {"exit_signal": 6}),
+    ("segmentation-fault", {"state": "FAILED", "exit_code": 139}, "gdb", {"exit_code": 1}),
+    ("bus-error", {"state": "FAILED", "exit_signal": 7}, "/dev/shm", {"exit_signal": 6}),
+    ("illegal-instruction", {"state": "FAILED", "exit_signal": 4}, "Compile", {"exit_signal": 6}),
+    ("program-aborted", {"state": "FAILED", "exit_signal": 6}, "last lines", {"exit_signal": 4}),
+    ("invalid-calculation", {"state": "FAILED", "exit_signal": 8}, "gdb", {"exit_signal": 4}),
+    ("own-limit", {"state": "FAILED", "exit_signal": 25}, "ulimit -a", {"exit_signal": 4}),
+    ("killed-by-signal", {"state": "FAILED", "exit_signal": 9, "usage_oom_kills": 0}, "timeout",
+     {"usage_oom_kills": 1}),
     ("many-short-jobs", elapsed_time(20, short_jobs=80), "array", {"array_jobid": "6"}),
     ("not-measured", UNMEASURED, "", {name: JOB[name] for name in UNMEASURED}),
 ]  # fmt: skip

@@ -19,7 +19,10 @@ REDUCING = {
     "memory-oversized", "low-cpu", "single-threaded", "unbalanced-nodes", "gpu-unused",
     "gpu-partly-unused", "gpu-small-enough", "time-limit-too-long",
 }  # fmt: skip
-_LESS = re.compile(r"request (?!more|a GPU with more)|without GPUs|lower the number", re.IGNORECASE)
+_LESS = re.compile(
+    r"request (?!more|a GPU with more|nodes|\{\w+_after_\w+\})|without GPUs|lower the number",
+    re.IGNORECASE,
+)
 
 
 def test_rules_that_suggest_a_smaller_request_are_known():
@@ -32,7 +35,7 @@ def jobs(draw, gpus=0):
     nodes = draw(st.integers(1, 3))
     peaks = [draw(st.integers(GIB // 4, 16 * GIB)) for _ in range(nodes)]
     cpus = 8 * nodes
-    busy = draw(st.floats(0.05, 1.0)) * cpus * 2 * HOURS
+    busy = draw(st.floats(0.05, 1.0) | st.just(1 / 8)) * cpus * 2 * HOURS
     truth = {"node_peak": max(peaks), "cpus": busy / (2 * HOURS)}
     of_gpus = draw(st.lists(st.sampled_from([0.0, 0.02, 0.9]), min_size=gpus, max_size=gpus))
     truth |= {"gpus": of_gpus, "gpu_memory": draw(st.sampled_from([1, 30])) * GIB}
@@ -69,6 +72,8 @@ def jobs(draw, gpus=0):
         "usage_nodes": nodes,
         "usage_user_cpu_seconds": busy * seen,
         "usage_system_cpu_seconds": 0.0,
+        "usage_threads_peak": draw(st.integers(1, 20)),
+        "cpu_peaks": {f"n{node}": busy / (2 * HOURS * nodes) for node in range(nodes)},
         "usage_memory_peak_bytes": int(sum(peaks) * seen),
         "usage_memory_peak_node_bytes": int(max(peaks) * seen),
     }
@@ -109,7 +114,7 @@ def measured_gpus(draw, truth, whole):
         {
             **GPU, "uuid": f"GPU-{number}",
             "utilization_ratio": true if whole else draw(st.sampled_from(seen)),
-            "memory_peak_bytes": truth["gpu_memory"] if whole else GIB,
+            "memory_peak_bytes": (truth["gpu_memory"] if whole else GIB) * (true > 0),
             "observed_seconds": 1e9 if whole else draw(st.floats(0, 7200)),
         }
         for number, true in enumerate(truth["gpus"])
@@ -153,8 +158,8 @@ def test_advice_never_requests_less_than_was_used(job):
     if "memory-oversized" in rules:
         assert found["memory_to_ask"] >= truth["node_peak"] * known["allocated_nodes"]
     if rules & {"low-cpu", "single-threaded"}:
-        asked = found["cpus_to_ask"] if "low-cpu" in rules else 1.1
-        assert asked >= truth["cpus"]
+        asked = found["cpus_to_ask"]
+        assert asked is None or asked >= 0.95 * truth["cpus"]
     if "unbalanced-nodes" in rules:
         assert min(truth["shares"]) < 0.5 * sum(truth["shares"]) / len(truth["shares"])
     if "time-limit-too-long" in rules:

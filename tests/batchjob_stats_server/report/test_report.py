@@ -12,11 +12,8 @@ from batchjob_stats_server.api.report import negotiate_format
 from batchjob_stats_server.report import forms as written
 from batchjob_stats_server.report.build import build_report
 from batchjob_stats_server.report.model import NodeUse, ReportInput
+from batchjob_stats_server.report.right_size import round_memory, round_seconds
 from batchjob_stats_server.report.rules import load_rules
-from batchjob_stats_server.report.units import (
-    memory_to_request_bytes,
-    time_to_request_seconds,
-)
 from tests.helpers.derived_rows import replace_usage
 
 GIB = 1 << 30
@@ -54,10 +51,15 @@ def row(**changed):
     return replace_usage(given, usage)
 
 
+BESIDE = ("cpu_peaks", "runs_of_name", "largest_node")  # what a report has beside the job's row
+
+
 def material(gpus=(), nodes=(), gpu_memory=MEMORY, similar=(), short_jobs=0, **changed):
+    beside = {name: changed.pop(name) for name in BESIDE if name in changed}
     return ReportInput(
-        row(**changed), T + 8000, gpus, (), nodes, gpu_memory, similar, "name", short_jobs
-    )
+        row(**changed), T + 8000, gpus, (), nodes, gpu_memory, similar=similar, alike="name",
+        short_jobs=short_jobs, **beside,
+    )  # fmt: skip
 
 
 def report_of(pue=None, **given):
@@ -82,6 +84,7 @@ def test_efficiency_states_formula_and_source():
 def test_job_that_gave_back_cpus_is_not_told_how_many_to_request():
     """Sixteen CPUs for an hour, then eight; two were in use."""
     used = {"usage_user_cpu_seconds": 14_400.0, "usage_system_cpu_seconds": 0.0}
+    used |= {"cpu_peaks": {"n1": 2.0}}
     assert "low-cpu" in {each.rule for each in report_of(**used).advice}
     report = report_of(**used, resized_cpu_seconds=8 * 3600.0)
     cpu = report.efficiency[0]
@@ -207,17 +210,17 @@ def test_too_few_similar_jobs_give_no_comparison():
 
 
 @pytest.mark.parametrize(
-    ("need", "requested"), [(3.1, 4), (0.4, 0.5), (12, 15), (20, 24), (100, 128), (700, 848)]
+    ("need", "requested"), [(3.1, 3.75), (0.4, 0.5), (12, 15), (20, 24), (100, 120), (700, 896)]
 )
 def test_memory_to_request(need, requested):
-    assert memory_to_request_bytes(need * GIB) == requested * GIB
+    assert round_memory(need * GIB) == requested * GIB
 
 
 @pytest.mark.parametrize(
-    ("need", "requested"), [(5, 600), (1500, 2400), (7200, 9000), (20 * 3600, 25 * 3600)]
+    ("need", "requested"), [(5, 600), (1500, 1800), (7200, 9000), (20 * 3600, 24 * 3600)]
 )
 def test_time_to_request(need, requested):
-    assert time_to_request_seconds(need) == requested
+    assert round_seconds(need) == requested
 
 
 HOSTILE = "</title><script>alert(1)</script> | [x](y) `z` \x1b[2J\n# \u202e"
@@ -277,7 +280,10 @@ def test_text_report():
     text = written.as_text(build_report(given, RULES))
     assert "  CPU     [##################..] 90 %, 14:24:00 of 16:00:00" in text
     assert "  warning: Much more memory was requested than used [memory-oversized]" in text
-    assert "    > Request 4 GiB (--mem=4096M); the job may start sooner." in text
+    assert (
+        "    > Request 3.75 GiB (--mem=3840M): that is the highest peak plus 20 %, rounded up. The"
+        in text
+    )
 
 
 def test_report_serializes_to_json():
