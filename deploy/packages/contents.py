@@ -121,6 +121,7 @@ SERVER = Package(
     examples={
         "prometheus/prometheus.yml": "prometheus/prometheus.yml",
         "prometheus/rules": "prometheus/rules",
+        "prometheus/other_names": "prometheus/other_names",
         "grafana/dashboards": "grafana/dashboards",
         "grafana/provisioning": "grafana/provisioning",
         "victoriametrics": "deploy/victoriametrics",

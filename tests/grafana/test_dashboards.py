@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
@@ -339,3 +340,21 @@ def test_panels_with_thresholds_are_coloured(name):
         if panel["type"] == "stat" and panel["options"]["colorMode"] == "value"
     }
     assert set(COLOURED_PANELS[name]) <= coloured
+
+
+def test_documented_panels_of_open_ondemand_are_those_of_the_dashboard():
+    """docs/tools.md; sites write the numbers into their files, so they must not move."""
+    page = (Path(__file__).parents[2] / "docs/tools.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    settings = yaml.safe_load(block)["v2"]["custom"]["grafana"]
+    dashboard = DASHBOARDS["prometheus/job-live.json"]
+    assert settings["dashboard"]["uid"] == dashboard["uid"]
+    titles = {panel["id"]: panel["title"] for panel in dashboard["panels"]}
+    assert {key: titles[number] for key, number in settings["dashboard"]["panels"].items()} == {
+        "cpu": "CPUs in use",
+        "memory": "Memory by node",
+        "gpu-util": "GPU use",
+        "gpu-memory": "GPU memory",
+    }
+    variables = {each["name"] for each in dashboard["templating"]["list"]}
+    assert set(settings["labels"].values()) <= variables

@@ -22,7 +22,10 @@ def run_promtool(*arguments):
 
 
 def rules():
-    for path in (PROMETHEUS / "rules").glob("*.yml"):
+    for path in (
+        *(PROMETHEUS / "rules").glob("*.yml"),
+        *(PROMETHEUS / "other_names").glob("*.yml"),
+    ):
         for group in yaml.safe_load(path.read_text())["groups"]:
             yield from group["rules"]
 
