@@ -19,8 +19,8 @@ from batchjob.local_runs import history
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, data_directory
 from batchjob.local_runs.record import TOMBSTONE, Run
-from batchjob.local_runs.user_files import other_name, touch_own
 from batchjob.runtime.settings import SettingsError, type_and_metavar
+from batchjob.runtime.user_files import other_name, touch_own
 from batchjob.runtime.values import duration
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client import remote_runs

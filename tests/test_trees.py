@@ -8,6 +8,7 @@ import pytest
 
 from batchjob.schedulers import registry
 from collectors.jobs.discovery.places import match
+from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 
 TREES = Path(__file__).parent / "fixtures" / "cgroupfs"
 
@@ -63,6 +64,15 @@ def test_recorded_machine_has_its_jobs(name, hierarchy, version, manager, jobids
     jobs = recorded_jobs(name, hierarchy, version)
     assert {job.manager for job in jobs} == {manager}
     assert sorted({job.jobid for job in jobs}) == sorted(jobids.split())
+
+
+def test_recorded_machine_has_its_containers():
+    enabled = all_layouts(site_layouts([{"manager": "podman", "enabled": True}]))
+    top = "sys/fs/cgroup/memory"
+    found = [
+        match(path, enabled, 1) for path in directories("podman-4.3-v1-cgroupfs", PurePath(top))
+    ]
+    assert sorted(job.jobid[:6] for job in found if job) == ["379cfc", "c76201", "f47c7e"]
 
 
 def test_job_of_two_slurmd_on_one_machine_has_two_roots():

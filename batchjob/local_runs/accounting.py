@@ -21,9 +21,9 @@ from batchjob.local_runs.record import (
     is_supervisor_alive,
     read,
 )
-from batchjob.local_runs.user_files import ForeignFileError
 from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import option
+from batchjob.runtime.user_files import ForeignFileError
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import (
     AccountingModule,

@@ -24,7 +24,7 @@ from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from batchjob.local_runs.user_files import create_file, list_directory, open_regular_file
+from batchjob.runtime.user_files import create_file, list_directory, open_regular_file
 
 STREAMS = ("stdout", "stderr")
 _MAX_FILES = 8  # files per stream; the first one and the newest ones are kept

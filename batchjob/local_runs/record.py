@@ -18,9 +18,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from batchjob.local_runs.user_files import open_regular_file, replace_file
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.logins import login, login_of
+from batchjob.runtime.user_files import open_regular_file, replace_file
 from batchjob.schedulers.states import JobState
 
 VERSION = 1

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import LOGS, RUNS
 from batchjob.local_runs.record import RunFileError
-from batchjob.local_runs.user_files import is_own_file, list_directory, touch_own
+from batchjob.runtime.user_files import is_own_file, list_directory, touch_own
 
 _DAY = 86400.0
 _BLOCK_BYTES = 512  # unit of st_blocks (stat(2))

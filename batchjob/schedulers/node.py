@@ -6,6 +6,7 @@ it imports may call programs, use HTTP or read accounting.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from batchjob.schedulers.layout import Layout
@@ -38,6 +39,12 @@ class JobManager(NamedTuple):
     """Those of `variables` that belong to this job (id, environment); None: all."""
     cpus: Callable[[Environment], int | None] | None = None
     """CPUs allocated on this node, for jobs without a CPU set; may read files."""
+
+    labels_from_files: Callable[[Iterable[Path], str, Sequence[int]], Mapping[str, str]] | None = (
+        None
+    )
+    """Info labels from files that a container engine writes; arguments: its directories, the job
+    id, and the uids whose files are read. Raises OSError and ValueError."""
 
     launchers: frozenset[str] = frozenset()  # programs that start jobs' processes, 15 bytes at most
     jobid_from_title: Callable[[bytes], str | None] | None = None

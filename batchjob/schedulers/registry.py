@@ -95,6 +95,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         cluster=f"{_PACKAGE}.lsf.cluster", command="bhosts"),
     Scheduler("local", "batchjob.local_runs.node",
         (SourceEntry("runs", "batchjob.local_runs.accounting", "local runs of this machine"),)),
+    Scheduler("containers", f"{_PACKAGE}.containers"),
     Scheduler("others", f"{_PACKAGE}.others",
         (SourceEntry("jsonl", f"{_PACKAGE}.json_lines", "JSON lines from anything else"),)),
 )

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs.record import current_process, is_supervisor_alive
-from batchjob.local_runs.user_files import replace_file
 from batchjob.runtime.json_reader import parse_json
+from batchjob.runtime.user_files import replace_file
 
 TOKEN_FILE = "token"  # noqa: S105 (a file name)
 """Beside it, for its owner alone; new at each start."""

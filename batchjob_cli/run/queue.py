@@ -11,7 +11,7 @@ import stat
 import time
 from pathlib import Path
 
-from batchjob.local_runs.user_files import create_file, open_lock
+from batchjob.runtime.user_files import create_file, open_lock
 
 _PLACE, _TICKET = "place-", "ticket-"
 

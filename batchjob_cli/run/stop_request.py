@@ -10,9 +10,9 @@ import os
 import stat
 from pathlib import Path
 
-from batchjob.local_runs.user_files import open_regular_file, other_name, replace_file
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.logins import login_of
+from batchjob.runtime.user_files import open_regular_file, other_name, replace_file
 
 _MAX_BYTES = 1000
 _MAX_GRACE = 86400.0  # seconds

@@ -54,6 +54,12 @@ def _parse_group(value: Any) -> str:
     raise ValueError(f"expected one of {', '.join(METRIC_GROUPS)}, got {value!r}")
 
 
+def _parse_directory(value: Any) -> str:
+    if isinstance(value, str) and value.startswith(("/", "~/")):
+        return value
+    raise ValueError(f"expected a directory such as /var/lib/docker, got {value!r}")
+
+
 @dataclass(frozen=True)
 class JobsOptions:
     """Flags --collector.jobs.*"""
@@ -74,6 +80,12 @@ class JobsOptions:
     state_directory: str = option("",
         "Directory in which sums over ended processes are kept across restarts; default: "
         "$STATE_DIRECTORY, if set.", metavar="DIR")
+    container_directories: tuple[str, ...] = option((
+        "/var/lib/docker", "/var/lib/containers/storage",
+        "~/.local/share/docker", "~/.local/share/containers/storage"),
+        "Directories of Docker and Podman with the state of their containers, if they are enabled "
+        "as jobs. `~`: the home directory of the user whose container it is.",
+        parse=_parse_directory, repeat=True, metavar="DIR")
     layouts: tuple[Layout, ...] = option((),
         "Additional cgroup layouts of the site; built-in ones are enabled or disabled by name.",
         parse=site_layouts, flag=False)
@@ -109,6 +121,7 @@ class JobsCollector:
             open_files="open-files" in groups,
             network="network" in groups,
             job_name=options.name,
+            container_directories=options.container_directories,
         )
         self._exits = ExitWatcher(self._read_after_exit, self._read_ending, descriptors)
         self.scanner = ProcessScanner(

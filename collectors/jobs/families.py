@@ -21,8 +21,9 @@ IGNORED = Metric("batchjob_jobs_ignored", "gauge",
     "Jobs that are not exposed: beyond the maximum, claimed by several owners, or in a tree that "
     "belongs to a user.", ("reason",))
 ERRORS = Metric("batchjob_job_read_errors_total", "counter",
-    "Files of jobs that could not be read, and processes that ended while no exporter ran "
-    "(ended_unseen) or the helper was restarted (helper_restarted), whose last usage is in no sum.",
+    "Files of jobs, or of container engines (container_state), that could not be read, and "
+    "processes that ended while no exporter ran (ended_unseen) or the helper was restarted "
+    "(helper_restarted), whose last usage is in no sum.",
     ("reason",))
 # fmt: on
 METRICS = (

@@ -16,7 +16,7 @@ MAX_LABEL_LENGTH = 128
 
 INFO_LABELS = (
     "uid", "account", "partition", "qos", "array_job_id", "array_task_id", "het_job_id", "sluid",
-    "node", "cluster_name", "cgroup", "name",
+    "node", "cluster_name", "cgroup", "name", "image", "container_user",
 )  # fmt: skip
 
 GPU_VARIABLES = re.compile(

@@ -188,7 +188,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "owners of requests to stop": Guard(
         files.request_to_stop_the_run_of_another,
-        {"batchjob.local_runs.user_files:open_regular_file": _without_owners},
+        {"batchjob.runtime.user_files:open_regular_file": _without_owners},
     ),
     "quotas of logs by owner": Guard(
         files.logs_that_take_all_the_room, {"batchjob.local_runs.retention:_list": _one_owner}

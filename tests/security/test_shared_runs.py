@@ -26,8 +26,8 @@ from batchjob.local_runs import record as run_files
 from batchjob.local_runs.output import Reader, StreamLog
 from batchjob.local_runs.record import Run, SupervisorProcess
 from batchjob.local_runs.retention import RunRetention, sweep, sweep_daily
-from batchjob.local_runs.user_files import open_regular_file
 from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.user_files import open_regular_file
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.states import JobState
 from batchjob_cli import stop

@@ -19,8 +19,9 @@ def is_gone(error: OSError) -> bool:
 
 # All reasons that are counted, from 0 on, so that an increase includes the first error.
 _REASONS = (
-    "denied", "descriptors", "directories", "ended_unseen", "helper_restarted", "interfaces",
-    "malformed", "namespace", "other", "processes", "stuck", "unsupported", "untrusted", "watch",
+    "container_state", "denied", "descriptors", "directories", "ended_unseen", "helper_restarted",
+    "interfaces", "malformed", "namespace", "other", "processes", "stuck", "unsupported",
+    "untrusted", "watch",
 )  # fmt: skip
 
 

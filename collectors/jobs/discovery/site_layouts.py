@@ -11,6 +11,7 @@
         versions: [2]
       - {name: libvirt, enabled: true}             # a row of the built-in table, by its name
       - {name: kubernetes, enabled: false}
+      - {manager: podman, enabled: true}           # all built-in rows of a manager
 
 In a pattern, `{jobid}`, `{uid}`, `{started}` or any other name stands for a part of one directory's
 name, `*` for any text in it, and `**/` at the start for any directories.
@@ -40,12 +41,12 @@ def site_layouts(value: Any) -> tuple[Layout, ...]:
     rows: dict[str, Layout] = {}
     for number, row in enumerate(value, 1):
         try:
-            parsed = _parse_row(number, row)
-            if parsed.name in rows:
-                raise ValueError(f"name: {parsed.name} must not be repeated")
+            for parsed in _parse_row(number, row):
+                if parsed.name in rows:
+                    raise ValueError(f"name: {parsed.name} must not be repeated")
+                rows[parsed.name] = parsed
         except ValueError as error:
             raise ValueError(f"row {number}: {error}") from error
-        rows[parsed.name] = parsed
     return tuple(rows.values())
 
 
@@ -55,7 +56,7 @@ def all_layouts(site: tuple[Layout, ...]) -> tuple[Layout, ...]:
     return (*site, *(row for row in registry.layouts() if row.name not in names))
 
 
-def _parse_row(number: int, row: Any) -> Layout:
+def _parse_row(number: int, row: Any) -> list[Layout]:
     if not isinstance(row, Mapping):
         raise ValueError(f"expected keys such as manager and pattern, got {row!r}")
     for key in row:
@@ -70,7 +71,9 @@ def _parse_row(number: int, row: Any) -> Layout:
             raise ValueError(
                 f"name: expected the name of a built-in row{suggestion}, or a pattern, got {name!r}"
             )
-        return _BUILT_IN[name]._replace(enabled=enabled)
+        return [_BUILT_IN[name]._replace(enabled=enabled)]
+    if set(row) == {"manager", "enabled"}:
+        return [each._replace(enabled=enabled) for each in _built_in_rows(row["manager"])]
     parsed = layout(
         name,
         _parse_word("manager", row.get("manager"), "such as slurm"),
@@ -80,7 +83,18 @@ def _parse_row(number: int, row: Any) -> Layout:
         enabled=enabled,
     )
     _check_groups(parsed)
-    return parsed
+    return [parsed]
+
+
+def _built_in_rows(manager: Any) -> list[Layout]:
+    rows = [each for each in _BUILT_IN.values() if each.manager == manager]
+    if not rows:
+        managers = tuple(dict.fromkeys(each.manager for each in _BUILT_IN.values()))
+        raise ValueError(
+            f"manager: expected one that has built-in rows{suggest_nearest(str(manager), managers)}"
+            f", or a pattern, got {manager!r}"
+        )
+    return rows
 
 
 def _parse_boolean(row: Mapping[str, Any], key: str, *, default: bool) -> bool:

@@ -1,8 +1,11 @@
 """Identifies jobs: owner, id, account. Runs in the scanner's thread."""
 
-from collections.abc import Callable, Iterable, Mapping
+import pwd
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
+from batchjob.runtime.user_files import ForeignFileError
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
 from batchjob.schedulers.node import Environment
@@ -23,6 +26,7 @@ from collectors.jobs.view import GPU_VARIABLES, make_identity
 OWNER_WAIT_SECONDS = 2.0  # maximum wait for an owner, before the job is exposed without one
 ROOT_OWNER_SECONDS = 60.0  # for this long, root's job may still turn out to be a user's
 _MAX_ENVIRONMENTS = 16  # maximum environments read per job and scan
+_MAX_FILE_READS = 4  # the engine may write its files after it has started the container
 _MAX_GPU_CHARACTERS = 64 << 10  # maximum characters of a job's distinct sets of GPU variables
 # Reads per process: right after fork() it does not have its own environment yet.
 _ENVIRON_ATTEMPTS = 3
@@ -32,12 +36,18 @@ class JobIdentifier:
     """Sets `Job.identity` and `Job.ignored_reason` from scans of processes."""
 
     def __init__(
-        self, reader: SnapshotReader, names: UserNames, errors: ReadErrors, job_name: bool
+        self,
+        reader: SnapshotReader,
+        names: UserNames,
+        errors: ReadErrors,
+        job_name: bool,
+        container_directories: Sequence[str] = (),
     ) -> None:
         self._reader = reader
         self._names = names
         self._errors = errors
         self._job_name = job_name
+        self._container_directories = container_directories
 
     def identify(self, job: Job, state: JobScanState, snapshot: ProcessSnapshot) -> None:
         """Set the job's identity if its owner is known or the wait for the owner is over."""
@@ -54,6 +64,7 @@ class JobIdentifier:
             state.jobid = self._read_jobid(job, snapshot)
         if state.owner is not None:
             self._read_environments(job, state, snapshot)
+        self._read_container_files(job, state)
         if waited or (state.owner is not None and state.jobid is not None):
             self.update_identity(job, state)
 
@@ -138,6 +149,36 @@ class JobIdentifier:
             ):
                 state.cpus = self._read_cpus(manager.cpus, process.pid, state)
 
+    def _read_container_files(self, job: Job, state: JobScanState) -> None:
+        """Labels from the files of the engine of a container: root's, or its user's own."""
+        found = job.layout_match
+        read = registry.job_manager(found.manager).labels_from_files
+        if read is None or state.details or state.file_reads >= _MAX_FILE_READS:
+            return
+        reads, state.file_reads = state.file_reads + 1, _MAX_FILE_READS  # not again if it hangs
+        owner = 0 if found.uid is None else found.uid
+        # A home directory may hang; no process has the number 0.
+        self._reader.current_read = (0, self._reader.host.monotonic())
+        try:
+            details = read(self._state_directories(found.uid), found.jobid, (owner,))
+            state.details = {key: value for key, value in details.items() if value}
+            state.file_reads = reads
+            if not details and reads == _MAX_FILE_READS:
+                self._errors.count("container_state")
+        except (OSError, ValueError, KeyError) as error:
+            self._errors.count("denied" if _is_denied(error) else "container_state")
+        finally:
+            self._reader.current_read = None
+
+    def _state_directories(self, uid: int | None) -> Iterator[Path]:
+        """Root's containers have nothing in a home directory."""
+        is_known = uid is not None and self._names.user(uid) is not None  # in bounded time
+        for directory in self._container_directories:
+            if not directory.startswith("~/"):
+                yield Path(directory)
+            elif uid is not None and is_known:
+                yield Path(pwd.getpwuid(uid).pw_dir, directory[2:])
+
     def _read_cpus(
         self, cpus_of: Callable[[Environment], int | None], pid: int, state: JobScanState
     ) -> int | None:
@@ -164,6 +205,10 @@ class JobIdentifier:
             return {}  # the process has ended
         finally:
             self._reader.current_read = None
+
+
+def _is_denied(error: Exception) -> bool:
+    return isinstance(error, PermissionError) and not isinstance(error, ForeignFileError)
 
 
 @cache

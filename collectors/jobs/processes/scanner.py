@@ -53,6 +53,7 @@ class ScanSettings:
     open_files: bool
     network: bool
     job_name: bool
+    container_directories: tuple[str, ...] = ()
 
 
 class ProcessScanner:
@@ -74,7 +75,9 @@ class ProcessScanner:
         self._errors = errors
         self._reader = SnapshotReader(host, errors, settings.io)
         self._kernel = KernelCounters(host, settings.io, settings.network)
-        self._identifier = JobIdentifier(self._reader, names, errors, settings.job_name)
+        self._identifier = JobIdentifier(
+            self._reader, names, errors, settings.job_name, settings.container_directories
+        )
         self._once = LogOnce(log)
         self._wake = threading.Event()
         self._may_wake = threading.Event()  # set while low-priority requests may wake the thread

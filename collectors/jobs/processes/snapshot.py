@@ -46,6 +46,7 @@ class JobScanState:
     jobid: str | None = None
     owner: int | None = None
     denied: bool = False
+    file_reads: int = 0  # of the container engine's files
     has_exits: bool = False  # a process has ended since the last scan
     ledger_key: str | None = None  # None: not looked up yet
     totals: ProcessTotals = field(default_factory=ProcessTotals)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchjob.local_runs import user_files
+from batchjob.runtime import user_files
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = (
@@ -45,7 +45,7 @@ def test_files_of_users_are_opened_by_one_module(path):
         return
     allowed = OF_THE_KERNEL.get(str(path.relative_to(ROOT)), set())
     found = [(name, line) for name, line in calls_that_open(path) if name not in allowed]
-    assert found == [], "use batchjob.local_runs.user_files"
+    assert found == [], "use batchjob.runtime.user_files"
 
 
 def test_file_of_another_owner_is_not_read(tmp_path):
