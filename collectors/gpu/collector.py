@@ -11,7 +11,7 @@ from typing import Any
 
 from batchjob.runtime.background import Refresher
 from batchjob.runtime.log import LogOnce
-from batchjob.runtime.settings import SettingsError, option
+from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, integer, one_of, with_metavar
 from collectors import state
 from collectors.collector import Collector, CollectorModule
@@ -24,7 +24,7 @@ from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import AllocationConflict, GpuMap, Holding, build_map
 from collectors.gpu.job_busy import JobBusyCounters
-from collectors.gpu.job_files import JobFiles, PrologFiles
+from collectors.gpu.job_files import PrologFiles
 from collectors.gpu.job_memory import JobMemoryPeaks, add_peaks
 from collectors.gpu.metrics import METRICS, UTILIZATION
 from collectors.gpu.reading import GpuReading, GpuValues, KnownGpu, max_reading_age
@@ -79,11 +79,6 @@ class GpuOptions:
         "dcgm-exporter's --hpc-job-mapping-dir.",
         parse=_parse_directory,
     )
-    write_job_files: str = option(
-        "",
-        "Directory to write in the format of dcgm-exporter's --hpc-job-mapping-dir.",
-        parse=_parse_directory,
-    )
     slurm_numbers: str = option(
         "index",
         "Meaning of Slurm's GPU numbers: NVML index (AutoDetect=nvml) or minor "
@@ -130,7 +125,6 @@ class GpuCollector:
         self._allotted = AllottedDevices(host)
         self._vendors = vendors(host, options.interval)
         self.table = GpuTable(())
-        self._dcgm_files = JobFiles(options.write_job_files) if options.write_job_files else None
         self._current_conflicts: frozenset[tuple[str, JobName]] = frozenset()
         self._conflict_counts: Counter[str] = Counter()
         self._once = LogOnce(log)
@@ -165,12 +159,9 @@ class GpuCollector:
         self.mapper.start()
 
     def stop(self) -> None:
-        """Stop the threads and remove the files made for dcgm-exporter."""
         self.mapper.stop()
         for vendor in self._vendors.values():
             vendor.stop()
-        if self._dcgm_files is not None:
-            self._dcgm_files.remove()
 
     def collect(self) -> list[MetricFamily]:
         """The last readings, for the jobs that run now."""
@@ -255,7 +246,6 @@ class GpuCollector:
             )
             self._publish()
             self._count_conflicts(current.conflicts)
-            self._write_job_files(current)
             return current
 
     def _lifetimes(self) -> dict[JobName, JobLifetime]:
@@ -342,15 +332,6 @@ class GpuCollector:
                 log.info("GPU map: %s: job %s of %s: %.200s", kind, job.jobid, job.user, subject)
         self._current_conflicts = frozenset(current)
 
-    def _write_job_files(self, current: GpuMap) -> None:
-        if self._dcgm_files is None:
-            return
-        try:
-            self._dcgm_files.write(current.holdings)
-            self._once.forget("files")
-        except OSError as error:
-            self._once.warning("files", "cannot write for dcgm-exporter: %s", error)
-
     def _update_table(self, gpus: tuple[Gpu, ...]) -> GpuTable:
         """Rebuild the table if the devices have changed, and return it."""
         complete = all(vendor.complete for vendor in self._vendors.values())
@@ -383,13 +364,6 @@ def _energy_share(holding: Holding, reading: GpuReading, metered: int) -> GpuEne
 
 def build(host: Host, options: GpuOptions, built: Mapping[str, Collector]) -> GpuCollector:
     """Build the collector; without a jobs collector, GPUs are read but not mapped."""
-    if options.write_job_files and os.path.realpath(options.write_job_files) == os.path.realpath(
-        options.job_files or "/"
-    ):
-        raise SettingsError(
-            "collector.gpu.write-job-files: expected another directory than "
-            "collector.gpu.job-files, whose files would be taken for a prolog's"
-        )
     jobs = next((each for each in built.values() if isinstance(each, JobsView)), None)
     return GpuCollector(host, options, jobs)
 

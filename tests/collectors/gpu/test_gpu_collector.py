@@ -4,9 +4,7 @@ import pytest
 
 from batchjob.runtime.settings import SettingsError, build_section
 from collectors.gpu.collector import METRICS, GpuCollector, GpuOptions, build
-from collectors.gpu.devices import Gpu, GpuTable, Unit
-from collectors.gpu.holders import Holding
-from collectors.gpu.job_files import JobFiles
+from collectors.gpu.devices import GpuTable
 from collectors.host import Host
 from collectors.jobs.view import JobHolder, JobName
 from collectors.metric import labels
@@ -230,78 +228,6 @@ def test_energy_is_integrated_from_power_without_a_counter(fake_nvml, start_coll
     collector = start_collector()
     eventually(lambda: collector.gpu_energy() and collector.gpu_energy()[0].joules > 1)
     assert samples(collector, "gpu_energy_joules_total")[UNIT0] > 1
-
-
-def test_files_for_dcgm_exporter(fake_nvml, start_collector, eventually, jobs, tmp_path):
-    fake_nvml.add_gpus(2)
-    fake_nvml.create_mig_instances(1, {0: {"uuid": "MIG-a1"}})
-    jobs.current = [
-        job("1", SLURM_SHARDS_ON_NODE="1", CUDA_VISIBLE_DEVICES=GPU0),
-        job("2", CUDA_VISIBLE_DEVICES=f"{GPU0},MIG-a1"),
-    ]
-    directory = tmp_path / "jobs"
-    directory.mkdir()
-    (directory / "7").write_text("somebody else's\n")
-    collector = start_collector(write_job_files=str(directory))
-
-    def contents():
-        return {p.name: p.read_text() for p in directory.iterdir() if not p.name.startswith(".")}
-
-    expected_files = {"0": "1\n2\n", "1.1": "2\n", "7": "somebody else's\n"}
-    eventually(lambda: contents() == expected_files)
-    jobs.current = jobs.current[:1]
-    eventually(lambda: contents() == expected_files | {"0": "1\n", "1.1": ""})
-    collector.stop()
-    assert contents() == {"7": "somebody else's\n"}
-    assert [path.name for path in directory.iterdir()] == ["7"]
-
-
-def test_existing_prolog_file_is_not_overwritten(
-    fake_nvml, start_collector, eventually, jobs, tmp_path
-):
-    fake_nvml.add_gpus(2)
-    (tmp_path / "0").write_text("prolog's\n")
-    jobs.current = [job("1", SLURM_JOB_GPUS="0,1")]
-    collector = start_collector(write_job_files=str(tmp_path))
-    eventually(lambda: (tmp_path / "1").exists() and (tmp_path / "1").read_text() == "1\n")
-    collector.stop()
-    assert (tmp_path / "0").read_text() == "prolog's\n"
-    assert not (tmp_path / "1").exists()
-
-
-def test_files_of_a_killed_exporter_are_reused(fake_nvml, start_collector, eventually, tmp_path):
-    fake_nvml.add_gpus(2)
-    killed = JobFiles(str(tmp_path))
-    unit = Unit(Gpu("nvidia", 1, "GPU-1", 1, "", ""))
-    killed.write([Holding(job("77").name, unit, "process", 1.0)])
-    assert (tmp_path / "1").read_text() == "77\n"
-    start_collector(write_job_files=str(tmp_path))
-    eventually(lambda: (tmp_path / "1").read_text() == "")
-
-
-def test_file_replaced_by_a_prolog_is_not_removed(fake_nvml, start_collector, eventually, tmp_path):
-    fake_nvml.add_gpus(1)
-    collector = start_collector(write_job_files=str(tmp_path / "jobs"))
-    eventually((tmp_path / "jobs/0").exists)
-    collector.mapper.stop()
-    (tmp_path / "jobs/0").write_text("prolog's\n")
-    collector.stop()
-    assert (tmp_path / "jobs/0").read_text() == "prolog's\n"
-
-
-def test_unwritable_directory_does_not_affect_metrics(
-    fake_nvml, start_collector, eventually, tmp_path
-):
-    fake_nvml.add_gpus(1)
-    (tmp_path / "file").write_text("")
-    collector = start_collector(write_job_files=str(tmp_path / "file"))
-    eventually(lambda: samples(collector, "job_gpu_info"))
-
-
-def test_own_files_cannot_be_read_as_prolog_files(host):
-    options = GpuOptions(job_files="/run/jobs", write_job_files="/run/../run/jobs")
-    with pytest.raises(SettingsError, match="expected another directory"):
-        build(host, options, {})
 
 
 @pytest.mark.parametrize(
