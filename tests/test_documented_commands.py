@@ -29,7 +29,6 @@ from batchjob_stats_db.document import views
 from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_server.options import settings as server_settings
 from batchjob_stats_server.report.rules import load_rules
-from collectors.energy.idle import read_idle_file
 from tests.documented_blocks import PAGE, RUNS, Coverage, page
 
 REPOSITORY = Path(__file__).parents[1]
@@ -190,7 +189,6 @@ READERS = (
     (lambda _, keys: "clusterName" in keys, _check_helm_values),
     (lambda _, keys: "tls_server_config" in keys, lambda path: web_config(str(path))),
     (lambda _, keys: "rules" in keys, lambda path: load_rules(str(path))),
-    (lambda page, _: page == "docs/energy.md", lambda path: read_idle_file(str(path), ())),
     (lambda page, _: page == "docs/run.md", lambda path: run_configuration(str(path))),
     (
         lambda page, keys: keys & {"backup", "clusters", "poll"} or keys == {"tsdb"},

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 from batchjob.runtime.background import Loop
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import duration, number, one_of, text
+from batchjob.runtime.values import duration, number, one_of
 from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.emissions.providers.provider import CurrentFactors, EmissionFactor
-from collectors.energy import checkpoint, idle
+from collectors.energy import checkpoint
+from collectors.energy.idle import IdlePower
 from collectors.energy.ledger import EnergyAccounts, Ledger
 from collectors.energy.metrics import METRICS, MeterSummary, families
 from collectors.energy.split import NodeSnapshot
@@ -52,11 +53,6 @@ class EnergyOptions:
     idle_watts: float | None = option(None,
         "Power of the idle node without its GPUs; default: estimated while the node is idle.",
         parse=number, metavar="WATTS")
-    idle_file: str = option("",
-        "YAML file of idle watts by node type or pattern of host names.", metavar="FILE")
-    node_type: str = option("",
-        "Type of this node in the idle file, in addition to its host name and product name.",
-        parse=text)
     state_directory: str = option("",
         "Directory in which sums are kept across restarts; default: $STATE_DIRECTORY, if set.",
         metavar="DIR")
@@ -66,16 +62,9 @@ class EnergyOptions:
 class EnergyCollector:
     """Chooses the meter, keeps the ledger, and exposes the accounts of the last tick."""
 
-    def __init__(
-        self,
-        host: Host,
-        options: EnergyOptions,
-        idle_watts: float | None,
-        built: Mapping[str, Collector],
-    ) -> None:
+    def __init__(self, host: Host, options: EnergyOptions, built: Mapping[str, Collector]) -> None:
         self._host = host
         self._options = options
-        self._idle_watts = idle_watts
         self._meter_sources = {
             n: each for n, each in built.items() if isinstance(each, MeterSource)
         }
@@ -189,14 +178,14 @@ class EnergyCollector:
     def _open_ledger(self, meter: str) -> Ledger:
         """The ledger of the last run if it belongs to this meter, else a new one."""
         if self._saved_state is not None:
-            ledger = Ledger(idle.IdlePower(self._idle_watts))
+            ledger = Ledger(IdlePower(self._options.idle_watts))
             try:
                 checkpoint.restore(self._saved_state, self._boot_id, meter, ledger)
             except ValueError as error:
                 log.warning("energy counters start from zero: %s", error)
             else:
                 return ledger
-        return Ledger(idle.IdlePower(self._idle_watts))
+        return Ledger(IdlePower(self._options.idle_watts))
 
     def _record_gpus(self) -> None:
         """Keep the readings of GPUs until a meter is chosen: jobs may end before."""
@@ -225,7 +214,7 @@ class EnergyCollector:
         self._summary = MeterSummary(
             self._meter,
             ledger.includes_gpus,
-            self._idle_watts is not None,
+            self._options.idle_watts is not None,
             accounts,
             dict(self._read_at),
             self._tick_errors,
@@ -275,11 +264,7 @@ class EnergyCollector:
 
 
 def build(host: Host, options: EnergyOptions, built: Mapping[str, Collector]) -> EnergyCollector:
-    """Build the collector. Raises SettingsError for an invalid idle file."""
-    watts = options.idle_watts
-    if watts is None and options.idle_file:
-        watts = idle.read_idle_file(options.idle_file, idle.node_names(host, options.node_type))
-    return EnergyCollector(host, options, watts, built)
+    return EnergyCollector(host, options, built)
 
 
 def _first_or_none(items: Iterable[T]) -> T | None:

@@ -1,46 +1,15 @@
-"""Idle power, configured in a file or learned."""
+"""Idle power that is learned."""
 
 import pytest
 
-from batchjob.runtime.settings import SettingsError
 from collectors.power.meter import MeterReading
 from tests.collectors.energy.fake_collectors import (
     FakeMeters,
-    constant_power,
     energy_collector,
     meter,
-    run_for,
     samples,
 )
 from tests.simulated.node import write_stat
-
-
-def test_idle_power_of_the_node_type_is_read_from_a_file(host, time, tmp_path):
-    idle_file = tmp_path / "idle.yaml"
-    idle_file.write_text('"gpu-*": 420\nthin: 135.5\n')
-    collectors = {"rapl": FakeMeters(meter("rapl", constant_power(time, 300)))}
-    collector = energy_collector(host, collectors, idle_file=str(idle_file), node_type="thin")
-    run_for(collector, time, 10)
-    assert samples(collector, "node_idle_power_watts") == {'origin="configured"': 135.5}
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        ("- 1", "expected a mapping of node types to watts"),
-        ("thin: many", "thin: expected at least 0 watts, got 'many'"),
-        ("thin: -1", "thin: expected at least 0 watts, got -1"),
-        ("thin: true", "thin: expected at least 0 watts, got True"),
-        ("a: [", "not YAML"),
-    ],
-)
-def test_invalid_idle_file_is_rejected(host, tmp_path, content, complaint):
-    idle_file = tmp_path / "idle.yaml"
-    idle_file.write_text(content)
-    with pytest.raises(SettingsError, match=complaint):
-        energy_collector(host, {}, idle_file=str(idle_file))
-    with pytest.raises(SettingsError, match="No such file"):
-        energy_collector(host, {}, idle_file=str(tmp_path / "nowhere"))
 
 
 def test_idle_power_is_learned_from_idle_minutes(host, time, tmp_path):
