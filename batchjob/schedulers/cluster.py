@@ -204,9 +204,6 @@ class ClusterOptions(CommandOptions):
     # fmt: off
     native: bool = option(True,
         "Also expose the metrics that Slurm 25.11 and later expose at their own /metrics.")
-    pbsfs: str = option("",
-        "Command that prints PBS' fair share as `pbsfs` does (only root may run it); without it, "
-        "fair share is not exposed.", parse=text)
     slurmrestd_url: str = option("",
         "URL of slurmrestd, to use instead of Slurm's commands: http://host:port, "
         "https://host:port or unix:/path.", parse=_url)

@@ -38,7 +38,7 @@ FAIRSHARE = (
     _account("account_usage_ratio", lambda row: row.usage,
         "Fraction of the parent account's decayed usage that is due to the account."),
     _account("account_fairshare_level", lambda row: row.level,
-        "Shares divided by usage (Fair Tree, PBS): above 1 the account has used less than its "
+        "Shares divided by usage (Fair Tree): above 1 the account has used less than its "
         "share."),
     _account("account_fairshare_ratio", lambda row: row.factor,
         "Fair-share factor of the account, if the scheduler computes one for accounts."),

@@ -1,11 +1,12 @@
-"""Queries the state of a PBS complex: pbsnodes and qstat with `-F json`, pbs_rstat, qmgr, pbsfs.
+"""Queries the state of a PBS complex: pbsnodes and qstat with `-F json`, pbs_rstat, qmgr.
 
-Facts: pbsnodes(8B), qstat(1B) and output of OpenPBS 23.06. `resources_assigned` omits resources
-that are not in use. Times of jobs are text in the client's zone, which is UTC here.
+Facts: pbsnodes(8B), qstat(1B), pbs_server_attributes(7B), pbs_resources(7B) and output of OpenPBS
+23.06. `resources_assigned` omits resources that are not in use. Times of jobs are text in the
+client's zone, which is UTC here.
 """
 
 import os
-import shlex
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from batchjob.schedulers.cluster import (
     ClusterOptions,
     ClusterReaders,
     DetectedCluster,
-    FairShare,
     License,
     Partition,
     Reservation,
@@ -30,7 +30,6 @@ from batchjob.schedulers.cluster import (
     shorten_reason,
 )
 from batchjob.schedulers.pbs.accounting.records import GPU_RESOURCES, account_of
-from batchjob.schedulers.pbs.cluster_shares import fairshare, licenses
 from batchjob.schedulers.pbs.qstat_jobs import Attributes, parse_time, query_qstat
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.states import JobState
@@ -38,7 +37,6 @@ from batchjob.schedulers.states import JobState
 
 def command_readers(options: ClusterOptions) -> ClusterReaders:
     """The queries by commands; PBS' server has no statistics of its own."""
-    pbsfs = shlex.split(options.pbsfs)
 
     def read_nodes() -> list[ClusterNode]:
         return nodes(parse_json_object(run(options, ("pbsnodes", "-a", "-v", "-F", "json")).stdout))
@@ -58,14 +56,10 @@ def command_readers(options: ClusterOptions) -> ClusterReaders:
         server = parse_json_object(run(options, ("qstat", "-B", "-f", "-F", "json")).stdout)
         return licenses(server, run(options, ("qmgr", "-c", "print server")).stdout)
 
-    def read_fairshare() -> list[FairShare]:
-        return fairshare(run(options, pbsfs).stdout, options.users)
-
     return ClusterReaders(
         nodes=read_nodes,
         jobs=read_jobs,
         partitions=read_partitions,
-        fairshare=read_fairshare if pbsfs else None,
         licenses=read_licenses,
         reservations=read_reservations,
     )
@@ -173,6 +167,54 @@ def reservations(output: bytes) -> list[Reservation]:
         )
         for row in (unique_pairs(pairs, ("id",)) for pairs in found)
     ]
+
+
+_PBS_LICENSE = "PBS"
+_COUNTS = re.compile(r"(\w+):(\d{1,18})")
+_FLAG = re.compile(r"^set resource (\S+) flag = (\w+)\s*$", re.MULTILINE)
+
+
+def licenses(answer: Mapping[str, Any], resources: bytes) -> list[License]:
+    """Licences from `qstat -B -f -F json` and `qmgr -c "print server"`.
+
+    A licence that jobs request is a consumable of the whole server: a resource with the flag q (and
+    not h, of hosts) and a number in the server's resources_available.
+    """
+    flags = _FLAG.findall(resources.decode("utf-8", "replace"))
+    server_resources = frozenset(name for name, flag in flags if "q" in flag and "h" not in flag)
+    servers = answer.get("Server")
+    found = []
+    for server in servers.values() if isinstance(servers, dict) else ():
+        if isinstance(server, dict):
+            found += _pbs_licenses(server)
+            found += _server_licenses(server, server_resources)
+    return found
+
+
+def _pbs_licenses(server: Mapping[str, Any]) -> list[License]:
+    """PBS' own licences. OpenPBS needs none, but reports a million free ones."""
+    if not server.get("pbs_license_info"):
+        return []
+    counts = dict(_COUNTS.findall(str(server.get("license_count", ""))))
+    names = ("Avail_Global", "Avail_Local", "Used")  # at the licence server, at PBS, in use
+    if not all(name in counts for name in names):
+        return []
+    global_free, local_free, used = (int(counts[name]) for name in names)
+    free = global_free + local_free
+    return [License(_PBS_LICENSE, free + used, used, free, None)]
+
+
+def _server_licenses(server: Mapping[str, Any], names: frozenset[str]) -> list[License]:
+    available, assigned = server.get("resources_available"), server.get("resources_assigned")
+    found = []
+    for name, value in available.items() if isinstance(available, dict) else ():
+        total = parse_count(value)
+        if name in names and total is not None:
+            # The server lists an amount only after a job has used some.
+            used = parse_count(assigned.get(name, 0) if isinstance(assigned, dict) else 0)
+            free = None if used is None else max(0, total - used)
+            found.append(License(name, total, used, free, None))
+    return found
 
 
 _STATE_REASONS = {"H": "Held", "W": "Waiting", "T": "Transit"}
