@@ -42,7 +42,7 @@ class ExporterWebOptions:
     telemetry_path: str = option("/metrics",
         "Path under which metrics are served.", parse=_url_path, metavar="PATH")
     config_file: str = option("",
-        "File with TLS, authentication and rate limit, in the format of Prometheus' exporters.",
+        "File with TLS and authentication, in the format of Prometheus' exporters.",
         metavar="FILE", key="config.file")
     max_requests: int = option(40,
         "Maximum number of simultaneous requests in addition to one per address; others get status "

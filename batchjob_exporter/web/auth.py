@@ -1,4 +1,4 @@
-"""The web configuration in force: TLS, authentication, headers.
+"""The web configuration in force: TLS and authentication.
 
 The file and those it names are checked for changes at each connection; a change that cannot be used
 is logged, and the previous configuration stays in force.
@@ -12,10 +12,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
-from batchjob.runtime.rate_limit import RateLimiter
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import host_name
-from batchjob_exporter.web.config import RateLimit, WebConfig, read, warn_unsupported
+from batchjob_exporter.web.config import WebConfig, read, warn_unsupported
 from batchjob_exporter.web.connection import PlainStream, Stream
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, text_response
 
@@ -49,11 +48,10 @@ class _LoadedConfig(NamedTuple):
     config: WebConfig
     context: "ssl.SSLContext | None"
     passwords: "Passwords | None"
-    rate: RateLimiter
 
 
 class WebAccess:
-    """TLS, authentication, rate limit and headers, between a client's socket and the site."""
+    """TLS and authentication, between a client's socket and the site."""
 
     def __init__(self, path: str, handler: RequestHandler | None = None) -> None:
         """`path`: the file, or empty. Raises SettingsError if the file cannot be used."""
@@ -61,7 +59,7 @@ class WebAccess:
         self._handler = handler
         self._lock = threading.Lock()
         self._signatures: _FileSignatures = ()
-        self._loaded = _LoadedConfig(WebConfig(), None, None, _rate_limiter(RateLimit()))
+        self._loaded = _LoadedConfig(WebConfig(), None, None)
         if path:
             self._loaded = self._load()
             self._signatures = self._read_signatures()
@@ -83,10 +81,6 @@ class WebAccess:
 
         return TlsStream(client, loaded.context, loaded.config.tls.client_allowed_sans)
 
-    def take_token(self) -> bool:
-        """Whether the rate limit admits one more request now."""
-        return self._load_if_changed().rate.acquire("all clients") == 0
-
     def needs_verification(self, request: HttpRequest) -> bool:
         """Whether the request's password has yet to be checked, which takes 50 ms or more."""
         passwords = self._load_if_changed().passwords
@@ -101,14 +95,9 @@ class WebAccess:
         """The site's answer, or a refusal."""
         passwords = self._load_if_changed().passwords
         if passwords is not None and not passwords.cached_result(_authorization(request)):
-            return self.with_headers(_UNAUTHORIZED)
+            return _UNAUTHORIZED
         assert self._handler is not None  # without a site, the file is only checked
-        return self.with_headers(self._handler(request))
-
-    def with_headers(self, response: HttpResponse) -> HttpResponse:
-        """The response with the headers of `http_server_config`."""
-        headers = self._load_if_changed().config.http.headers
-        return response._replace(headers=(*response.headers, *headers)) if headers else response
+        return self._handler(request)
 
     def reload(self) -> None:
         """Read the file again, changed or not."""
@@ -156,13 +145,7 @@ class WebAccess:
                 from batchjob_exporter.web.passwords import Passwords
 
                 passwords = Passwords(config.users)
-        same = config.rate_limit == old.config.rate_limit
-        rate = old.rate if same else _rate_limiter(config.rate_limit)
-        return _LoadedConfig(config, context, passwords, rate)
-
-
-def _rate_limiter(limit: RateLimit) -> RateLimiter:
-    return RateLimiter(1 / limit.interval if limit.interval else 0.0, limit.burst)
+        return _LoadedConfig(config, context, passwords)
 
 
 def _authorization(request: HttpRequest) -> str:

@@ -214,11 +214,9 @@ class HttpServer:
     ) -> Answer | None:
         """Queue the request; returns the answer if there is no room, or if it needs no worker."""
         client = connection.client
-        if not self._web.take_token():
-            return self._refusal(request, _TOO_MANY)
         if self._web.needs_verification(request):
             if not self._workers.queue_log_in(connection, request):
-                return self._refusal(request, _TOO_MANY)
+                return _refusal(request, _TOO_MANY)
         elif may_answer and request.path in HEALTH_PATHS:
             return self._workers.build_answer(request)
         else:
@@ -226,21 +224,13 @@ class HttpServer:
             # clients must not occupy all places.
             refused = self._is_full() and self._unanswered[client]
             if refused or not self._workers.queue_request(connection, request):
-                return self._refusal(request, _OVERLOADED)
+                return _refusal(request, _OVERLOADED)
         self._unanswered[client] += 1
         return None
 
     def _is_full(self) -> bool:
         being_answered = self._unanswered.total() - self._workers.count_waiting_log_ins().total()
         return 0 < self._limits.requests <= being_answered
-
-    def _refusal(self, request: HttpRequest, response: HttpResponse) -> Answer:
-        """The answer to a request that is not queued; it closes the connection."""
-        with_body = request.method != "HEAD"
-        response = self._web.with_headers(response)
-        return Answer(
-            render_response(response, keep_alive=False, with_body=with_body), keep_alive=False
-        )
 
     def _send_answers(self) -> None:
         """Pass finished answers to their connections."""
@@ -323,3 +313,11 @@ class HttpServer:
 
     def _wake(self) -> None:
         os.eventfd_write(self._wakeup_descriptor, 1)
+
+
+def _refusal(request: HttpRequest, response: HttpResponse) -> Answer:
+    """The answer to a request that is not queued; it closes the connection."""
+    with_body = request.method != "HEAD"
+    return Answer(
+        render_response(response, keep_alive=False, with_body=with_body), keep_alive=False
+    )

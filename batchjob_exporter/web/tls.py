@@ -4,7 +4,6 @@ import ipaddress
 import os
 import socket
 import ssl
-from contextlib import contextmanager
 from http import HTTPStatus
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +16,7 @@ from batchjob_exporter.web.connection import WouldBlock
 from batchjob_exporter.web.message import render_response, text_response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _VERSIONS = {
     "TLS10": ssl.TLSVersion.TLSv1,
@@ -55,36 +54,18 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
             raise SettingsError(f"{path}: {error.strerror}") from error
         except SecretFileError as error:
             raise SettingsError(str(error)) from error
-    with _pem_path(tls.cert, tls.cert_file) as cert, _pem_path(tls.key, tls.key_file) as key:
-        try:
-            # Without a password, OpenSSL would prompt for that of an encrypted key on the terminal.
-            context.load_cert_chain(cert, key, password=lambda: b"")
-        except (ssl.SSLError, ValueError, OSError) as error:
-            where = tls.cert_file or tls.key_file or "tls_server_config"
-            raise SettingsError(
-                f"{where}: certificate and key cannot be used: {reason(error)}"
-            ) from error
     try:
-        if tls.client_ca or tls.client_ca_file:
-            context.load_verify_locations(tls.client_ca_file or None, None, tls.client_ca or None)
+        # Without a password, OpenSSL would prompt for that of an encrypted key on the terminal.
+        context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: b"")
+    except (ssl.SSLError, ValueError, OSError) as error:
+        message = f"{tls.cert_file}: certificate and key cannot be used: {reason(error)}"
+        raise SettingsError(message) from error
+    try:
+        if tls.client_ca_file:
+            context.load_verify_locations(tls.client_ca_file)
     except (ssl.SSLError, ValueError) as error:
-        where = tls.client_ca_file or "tls_server_config.client_ca"
-        raise SettingsError(f"{where}: expected CA certificates: {error}") from error
+        raise SettingsError(f"{tls.client_ca_file}: expected CA certificates: {error}") from error
     return context
-
-
-@contextmanager
-def _pem_path(inline: str, path: str) -> "Iterator[str]":
-    """The path of a PEM text in memory; ssl loads a key only from a file."""
-    if path:
-        yield path
-        return
-    descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, inline.encode())
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
 
 
 class TlsStream:

@@ -139,7 +139,7 @@ def notify_socket(tmp_path):
 
 def test_systemd_readiness_watchdog_reload_and_stop(notify_socket, tmp_path):
     web = tmp_path / "web.yml"
-    web.write_text("http_server_config:\n  headers: {X-Frame-Options: deny}\n")
+    web.write_text("http_server_config:\n  http2: false\n")
     path = f"{tmp_path}/http"
     with running_exporter(
         f"--web.listen-address=unix:{path}",

@@ -77,17 +77,6 @@ def test_https(site, serve_web):
     assert fetch(serve_web(site.configure()), site.client_context()) == b"/x\n"
 
 
-def test_inline_certificate_and_key(site, serve_web):
-    def block(name):
-        lines = (site.directory / name).read_text().splitlines()
-        return "|\n" + "".join(f"    {line}\n" for line in lines)
-
-    path = site.configure(
-        cert_file=None, key_file=None, cert=block("cert.pem"), key=block("key.pem")
-    )
-    assert fetch(serve_web(path), site.client_context()) == b"/x\n"
-
-
 # Which clients are accepted, by client_auth_type: without a certificate, with a good one, with
 # one of another authority.
 @pytest.mark.parametrize(
