@@ -5,7 +5,6 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from batchjob.runtime.background import Loop
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import LOOPBACK
 from batchjob_exporter.exporter import Exporter
@@ -81,8 +80,8 @@ class ExporterService:
                 "anybody who can reach this node can read what its jobs do: set "
                 "--web.allow-from, or authentication in --web.config.file"
             )
-        self._limits = ConnectionLimits(web.max_requests, web.allow_from)
-        self._server = HttpServer(self.sockets, self.web, self._limits)
+        limits = ConnectionLimits(web.max_requests, web.allow_from)
+        self._server = HttpServer(self.sockets, self.web, limits)
         self._answered_before: set[socket.socket] = set()
 
     @property
@@ -120,28 +119,6 @@ class ExporterService:
             elif listener in self._answered_before:
                 return False
         return self._server.responds(seconds)
-
-    def reopen_listeners(self) -> None:
-        """Replace the server by a new one on the same addresses; raises SettingsError."""
-        self._server.stop(1.0)
-        self.sockets = open_listeners(self._addresses)
-        self._server = HttpServer(self.sockets, self.web, self._limits)
-        self._server.start()
-
-
-def watch_listeners(service: ExporterService, seconds: float = 30.0, timeout: float = 10.0) -> Loop:
-    """Reopen a listener that no longer answers, where no systemd restarts the process."""
-
-    def check_listeners() -> float:
-        if not service.is_answering(timeout):
-            log.error("no answer on %s: listening again", ", ".join(service.addresses))
-            try:
-                service.reopen_listeners()
-            except SettingsError as error:
-                log.error("%s", error)
-        return seconds
-
-    return Loop("exporter-watch", check_listeners, seconds)
 
 
 def _accepted_host_names(sockets: list[socket.socket]) -> frozenset[str] | None:

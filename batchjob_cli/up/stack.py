@@ -25,7 +25,7 @@ from batchjob_cli.up.run_control import LocalRunControl
 from batchjob_cli.up.run_log import run_logger
 from batchjob_exporter import options as exporter_options
 from batchjob_exporter.exporter import Exporter
-from batchjob_exporter.service import ExporterService, build_exporter, watch_listeners
+from batchjob_exporter.service import ExporterService, build_exporter
 from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import writer_engine, writer_lock
 from batchjob_stats_db.database.tokens import TokenRole
@@ -95,12 +95,11 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
             pollers = (*pollers, PollerService(played, engine))
         server = server_main.create_server(services.settings, services)
         stack.enter_context(keep_file(data / TOKEN_FILE, process_token.text))
-        watching = watch_listeners(exporter) if isinstance(exporter, ExporterService) else None
         exporter.start()
         stack.callback(exporter.stop)
         exporter.wait(_FIRST_VALUES_SECONDS)  # otherwise the first samples would lack jobs
         runs = run_logger(data, settings.up.interval)
-        for each in (watching, recorder, *pollers, runs):
+        for each in (recorder, *pollers, runs):
             if each is not None:
                 each.start()
                 stack.callback(each.stop)
