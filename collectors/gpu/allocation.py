@@ -33,8 +33,6 @@ class Site(NamedTuple):
     """What the site's options say about the numbering of GPUs."""
 
     slurm_numbers: str = "index"  # or "minor"
-    cuda_numbers: str = "local"  # or "index", "minor"
-    positions: tuple[str, ...] = ()  # scheduler's number → GPU, if the order differs
     pbs_homes: tuple[str, ...] = ()
 
 
@@ -180,30 +178,16 @@ def _are_positions_reliable(context: AllocationContext) -> bool:
     Partitions of AMD GPUs are in the list in the order of their numbers.
     """
     table = context.table
-    return bool(context.site.positions) or (table.has_one_vendor and not table.partitioned)
+    return table.has_one_vendor and not table.partitioned
 
 
 def _units_at_position(context: AllocationContext, word: str) -> tuple[Unit, ...]:
     if not _is_number(word):
         return context.table.by_name(word)
-    number, positions = int(word), context.site.positions
-    if positions:
-        if number >= len(positions):
-            return ()
-        return _units_by_site_name(context.table, positions[number])
+    number = int(word)
     if context.site.slurm_numbers == "minor":
         return context.table.by_minor(number)
     return context.table.by_index(number)
-
-
-def _units_by_site_name(table: GpuTable, name: str) -> tuple[Unit, ...]:
-    """A GPU as written in the configuration: `index:3`, `minor:3`, a UUID or a PCI address."""
-    kind, _, number = name.partition(":")
-    if kind == "index" and _is_number(number):
-        return table.by_index(int(number))
-    if kind == "minor" and _is_number(number):
-        return table.by_minor(int(number))
-    return table.by_name(name)
 
 
 def _units_by_minor_or_name(table: GpuTable, word: str) -> tuple[Unit, ...]:
@@ -248,17 +232,15 @@ def _resolve_visible(
 ) -> Allocation | None:
     """CUDA_VISIBLE_DEVICES: names are unambiguous, but numbers count the GPUs visible to the job.
 
-    Numbers are reliable if they name all GPUs of the node, if the job may open every device and
-    CUDA follows the PCI order, or if the site's options define them.
+    Numbers are reliable if they name all GPUs of the node, or if the job may open every device and
+    CUDA follows the PCI order.
     """
-    table, numbering = context.table, context.site.cuda_numbers
+    table = context.table
     names = [word for word in words if not _is_number(word)]
     if names:
         return _resolve(source, names, table.by_name)
-    if numbering == "minor":
-        return _resolve(source, words, lambda word: table.by_minor(int(word), "nvidia"))
     sees_all_gpus = pci_order and not table.partitioned and _is_unconfined(holder)
-    if numbering == "index" or sees_all_gpus or _are_all_gpus(words, table, "nvidia"):
+    if sees_all_gpus or _are_all_gpus(words, table, "nvidia"):
         return _resolve(source, words, lambda word: table.by_index(int(word), "nvidia"))
     return None
 

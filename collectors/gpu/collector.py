@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -42,19 +41,6 @@ log = logging.getLogger(__name__)
 _JOBS_FOUND_SECONDS = 120.0
 
 
-@with_metavar("GPU")
-def _parse_gpu(value: Any) -> str:
-    """Check the name of a GPU in the configuration."""
-    if isinstance(value, str) and re.fullmatch(
-        r"(index|minor):\d+|(MIG-)?(GPU|MIG)-[0-9A-Fa-f/-]+|([0-9A-Fa-f]{4,8}:)[0-9A-Fa-f]{2}:[0-9A-Fa-f.]+",
-        value,
-    ):
-        return value
-    raise ValueError(
-        f"expected index:N, minor:N, a UUID (GPU-..., MIG-...) or a PCI address, got {value!r}"
-    )
-
-
 @with_metavar("DIRECTORY")
 def _parse_directory(value: Any) -> str:
     """Check that a path is absolute."""
@@ -85,18 +71,6 @@ class GpuOptions:
         "number of the device file (File= in gres.conf).",
         parse=one_of("index", "minor"),
     )
-    position: tuple[str, ...] = option(
-        (),
-        "The GPU that Slurm numbers 0, then 1, and so on, if neither numbering applies.",
-        parse=_parse_gpu,
-        repeat=True,
-    )
-    cuda_numbers: str = option(
-        "local",
-        "Meaning of numbers in CUDA_VISIBLE_DEVICES: GPUs visible to the job, or "
-        "GPUs of the node by NVML index or minor number.",
-        parse=one_of("local", "index", "minor"),
-    )
     shards_per_gpu: int = option(
         0, "Number of shards per GPU with Slurm's gres/shard; 0: unknown.", parse=integer
     )
@@ -115,12 +89,7 @@ class GpuCollector:
         self._host = host
         self._options = options
         self._jobs = jobs
-        self._site = Site(
-            options.slurm_numbers,
-            options.cuda_numbers,
-            options.position,
-            options.pbs_home,
-        )
+        self._site = Site(options.slurm_numbers, options.pbs_home)
         self._prolog_files = PrologFiles(options.job_files)
         self._allotted = AllottedDevices(host)
         self._vendors = vendors(host, options.interval)

@@ -233,7 +233,6 @@ def test_energy_is_integrated_from_power_without_a_counter(fake_nvml, start_coll
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("position", ["first"], "index:N"),
         ("job-files", "jobs", "absolute path"),
         ("slurm-numbers", "pci", "one of index, minor"),
         ("interval", "often", "duration"),
@@ -242,14 +241,6 @@ def test_energy_is_integrated_from_power_without_a_counter(fake_nvml, start_coll
 def test_invalid_options_are_reported(name, value, expected):
     with pytest.raises(SettingsError, match=rf"collector\.gpu\.{name}: .*{expected}"):
         build_section(GpuOptions, "collector.gpu", {f"collector.gpu.{name}": value})
-
-
-@pytest.mark.parametrize(
-    "gpu_name", ["index:0", "minor:12", GPU0, "MIG-GPU-1a/2/0", "0000:3b:00.0"]
-)
-def test_position_option_accepts_all_gpu_names(gpu_name):
-    options = build_section(GpuOptions, "collector.gpu", {"collector.gpu.position": [gpu_name]})
-    assert options.position == (gpu_name,)
 
 
 def test_node_without_gpus_shows_nothing(tmp_path):
