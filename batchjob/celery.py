@@ -135,7 +135,6 @@ class _Follower:
             self._end_killed_attempt(task_id, _outcome_of_exception(exception))
 
     def record_revocation(self, request: Any, terminated: bool = False, **_: Any) -> None:
-        """End an attempt that was revoked while it ran."""
         if terminated:
             self._end_killed_attempt(request.id, WorkOutcome("cancelled", "revoked"))
 

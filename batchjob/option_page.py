@@ -44,7 +44,6 @@ def _option_row(each: NamedOption) -> tuple[str, ...]:
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table in Markdown."""
     lines = (
         " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in line)
         for line in (head, ("---",) * len(head), *rows)

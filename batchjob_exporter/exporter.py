@@ -57,7 +57,6 @@ class CollectorRunner:
             self.collector = None
 
     def stop(self) -> None:
-        """Stop the collector's threads."""
         if self.collector is None:
             return
         try:
@@ -143,7 +142,6 @@ class Exporter:
         return [each.collector for each in self._runners.values() if each.collector is not None]
 
     def start(self) -> None:
-        """Start all collectors."""
         for runner in self._runners.values():
             runner.start()
         self.ready = True

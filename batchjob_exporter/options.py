@@ -95,7 +95,6 @@ def _section_name(entry: CollectorEntry) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
     command_line = Parser(
         prog="batchjob_exporter",
         description="Serves metrics of the batch jobs on this node to Prometheus.",

@@ -90,18 +90,15 @@ class ExporterService:
         return self._exporter.collectors
 
     def start(self) -> None:
-        """Start collectors, then listen."""
         self._exporter.start()
         self._server.start()
         for address in self.addresses:
             log.info("listening on %s", address)
 
     def wait(self, seconds: float) -> None:
-        """See Exporter."""
         self._exporter.wait(seconds)
 
     def stop(self) -> None:
-        """Stop serving, then the collectors."""
         self._server.stop()
         if not self._systemd:
             remove_socket_files(self._addresses)

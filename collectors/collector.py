@@ -65,7 +65,6 @@ class CollectorEntry(NamedTuple):
     description: str
 
     def load(self) -> CollectorModule:
-        """Import the module."""
         return cast(CollectorModule, importlib.import_module(self.module).COLLECTOR)
 
 

@@ -30,5 +30,4 @@ class Host:
     monotonic: Callable[[], float] = time.monotonic
 
     def now(self) -> Moment:
-        """The current moment."""
         return Moment(self.clock(), self.monotonic())

@@ -47,7 +47,6 @@ def find_sources(collectors: Iterable[Collector]) -> SampleSources | None:
 
 
 def take_samples(sources: SampleSources) -> list[JobSamples]:
-    """Read a sample of every job now."""
     other_values: dict[SampledJob, Values] = defaultdict(dict)
     for job, joules, grams in sources.accounts().jobs:
         own_values = other_values[SampledJob(*job[:3])]

@@ -39,7 +39,6 @@ class MetricColumn(NamedTuple):
     shared_labels: Labels = NO_LABELS
 
     def samples(self) -> Iterator[Sample]:
-        """The samples with all their labels."""
         for labels, value in zip(self.labels, self.values, strict=True):
             yield join(labels, self.shared_labels), value
 

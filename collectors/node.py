@@ -67,12 +67,10 @@ class NodeCollector:
         """Nothing runs between scrapes."""
 
     def stop(self) -> None:
-        """Close the files."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
     def collect(self) -> list[MetricFamily]:
-        """CPU, memory, boot time and name."""
         cpu, (total, available) = self.cpu_times(), self.memory()
         return [
             MetricFamily(CPU_SECONDS, list(zip(_MODE_LABELS, cpu.modes, strict=False))),
@@ -87,11 +85,9 @@ class NodeCollector:
         ]
 
     def cpu_times(self) -> CpuTimes:
-        """The current CPU times."""
         return parse_stat(self._read("stat"), self._ticks_per_second)
 
     def memory(self) -> Memory:
-        """The current memory."""
         return parse_meminfo(self._read("meminfo"))
 
     def _read(self, name: str) -> bytes:
@@ -146,7 +142,6 @@ def parse_meminfo(text: bytes) -> Memory:
 
 
 def build(host: Host, _options: NoOptions, _built: Mapping[str, Collector]) -> NodeCollector:
-    """Build the collector."""
     return NodeCollector(host)
 
 

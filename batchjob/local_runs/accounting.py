@@ -79,7 +79,6 @@ class Runs:
         self._last_watermark = ""
 
     def check(self) -> tuple[str, ...]:
-        """See AccountingSource."""
         if str(self._path) == ".":  # Path("")
             return (NO_PATH,)
         if os.access(self._path, os.R_OK | os.X_OK):
@@ -91,7 +90,6 @@ class Runs:
         return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
-        """See AccountingSource."""
         now = int(self._clock())
         covered = min(parse_epoch_watermark(SOURCE, watermark), now)
         if watermark != self._last_watermark:  # a different database than last time

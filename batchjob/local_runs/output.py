@@ -91,7 +91,6 @@ class StreamLog:
             self.dirty = False
 
     def close(self, at: float) -> None:
-        """Write everything, and close the file."""
         try:
             self.flush(at)
             self._write(self._compressor.flush(zlib.Z_FINISH))

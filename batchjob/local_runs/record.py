@@ -108,7 +108,6 @@ class Run(NamedTuple):
 
     @property
     def cpu_seconds(self) -> float | None:
-        """User and system time."""
         if self.user_cpu_seconds is None or self.system_cpu_seconds is None:
             return None
         return self.user_cpu_seconds + self.system_cpu_seconds

@@ -80,7 +80,6 @@ class Quantity:
 
     @property
     def is_counter(self) -> bool:
-        """Whether it is a total since the job began."""
         return self.metric.kind == "counter"
 
     @property

@@ -48,7 +48,6 @@ class JobSample(NamedTuple):
     values: Mapping[SampleKey, float]
 
     def get(self, name: str, *of: str) -> float | None:
-        """A number by the name of its quantity."""
         return self.values.get(SampleKey(name, of))
 
     def sum(self, quantity: Quantity) -> float | None:

@@ -27,7 +27,6 @@ class Loop:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` has been called."""
         return self._stopped.is_set()
 
     def start(self) -> None:

@@ -20,7 +20,6 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 
 
 def format_cpu_list(cpus: Set[int]) -> str:
-    """The list as text."""
     parts: list[list[int]] = []
     for each in sorted(cpus):
         if parts and parts[-1][-1] == each - 1:

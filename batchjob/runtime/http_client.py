@@ -137,7 +137,6 @@ class HttpStream:
                 yield piece
 
     def close(self) -> None:
-        """Close the connection."""
         self._response.close()
         self._connection.close()
 
@@ -246,7 +245,6 @@ class _Connection(http.client.HTTPConnection):
     def exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, limit: int
     ) -> HttpReply:
-        """One request and its answer."""
         self.request(method, path, body, {"User-Agent": "batchjob", **headers})
         with self.getresponse() as response:
             try:
@@ -289,7 +287,6 @@ def _find_proxy(endpoint: _Endpoint) -> _Endpoint | None:
 
 @contextlib.contextmanager
 def _translate_errors(endpoint: _Endpoint) -> Iterator[None]:
-    """Raise errors of a connection as FetchError."""
     try:
         yield
     except TimeoutError as error:

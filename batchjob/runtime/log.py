@@ -21,7 +21,6 @@ class LineFormatter(logging.Formatter):
         self._format = format
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         pairs = {
             "ts": f"{at}.{int(record.msecs):03d}Z",

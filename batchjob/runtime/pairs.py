@@ -34,7 +34,6 @@ def unique_pairs(pairs: Sequence[tuple[str, T]], leading: Collection[str] = ()) 
 
 
 def repeated_names(values: Mapping[str, T]) -> tuple[str, ...]:
-    """The names that stood twice."""
     return values.repeated if isinstance(values, DamagedPairs) else ()
 
 

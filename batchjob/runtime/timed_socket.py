@@ -28,7 +28,6 @@ class TimedSocket:
         return io.BufferedReader(_TimedReader(self, self._raw))
 
     def sendall(self, text: bytes) -> None:
-        """Send all of it."""
         rest = memoryview(text)
         while rest:
             self.apply_deadline()
@@ -51,7 +50,6 @@ class TimedSocket:
         self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def fileno(self) -> int:
-        """The descriptor."""
         return self._raw.fileno()
 
     def close(self) -> None:

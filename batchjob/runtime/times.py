@@ -133,7 +133,6 @@ def local_zone() -> str:
 
 
 def to_milliseconds(seconds: float | None) -> int | None:
-    """Epoch milliseconds of epoch seconds."""
     return None if seconds is None else round(seconds * 1000)
 
 

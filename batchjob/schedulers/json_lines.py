@@ -56,11 +56,9 @@ class Jsonl:
         self._path = Path(options.path)
 
     def check(self) -> tuple[str, ...]:
-        """See AccountingSource."""
         return check_readable(self._files, str(self._path))
 
     def watermark_at(self, since: int) -> str:
-        """See AccountingSource."""
         return watermark_since(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:

@@ -26,7 +26,6 @@ class SourceEntry(NamedTuple):
     has_associations: bool = False  # an AssociationsSource instead of an AccountingSource
 
     def load(self) -> "AccountingModule":
-        """Import the module."""
         return cast("AccountingModule", importlib.import_module(self.module).ACCOUNTING)
 
 

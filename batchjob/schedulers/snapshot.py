@@ -66,7 +66,6 @@ class SnapshotSource(ABC):
         return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
-        """See AccountingSource."""
         now = int(self._clock())
         unfinished = with_jobids_like(unfinished, self.jobid_pattern)
         records: list[JobRecord] = []

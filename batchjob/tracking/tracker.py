@@ -57,7 +57,6 @@ class Tracker:
         self._work: Work | None = None
 
     def __enter__(self) -> Work:
-        """Begin."""
         if self._work is not None:
             raise RuntimeError("track: already entered; each `with` needs a track(...) of its own")
         self._work = self.begin()
@@ -69,13 +68,11 @@ class Tracker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End; an exception propagates."""
         work, self._work = self._work, None
         assert work is not None
         work.end(outcome_of_error(error))
 
     async def __aenter__(self) -> Work:
-        """Begin."""
         return self.__enter__()
 
     async def __aexit__(
@@ -84,7 +81,6 @@ class Tracker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End; an exception propagates."""
         self.__exit__(kind, error, trace)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:

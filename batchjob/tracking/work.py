@@ -102,7 +102,6 @@ class Work:
         self._declared_outcome = WorkOutcome("failed", error, return_code)
 
     def time_out(self, error: str = "") -> None:
-        """Declare that the work took too long."""
         self._declared_outcome = WorkOutcome("timeout", error)
 
     def set_result(self, result: object) -> None:

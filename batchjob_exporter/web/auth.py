@@ -67,13 +67,11 @@ class WebAccess:
 
     @property
     def requires_authentication(self) -> bool:
-        """Whether clients must authenticate."""
         loaded = self._loaded
         requires_certificate = loaded.config.tls.client_auth_type.startswith("Require")
         return loaded.passwords is not None or (loaded.context is not None and requires_certificate)
 
     def wrap(self, client: socket.socket) -> Stream:
-        """The stream of a new client."""
         loaded = self._load_if_changed()
         if loaded.context is None:
             return PlainStream(client)
@@ -92,7 +90,6 @@ class WebAccess:
         return passwords is None or passwords.check(_authorization(request))
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        """The site's answer, or a refusal."""
         passwords = self._load_if_changed().passwords
         if passwords is not None and not passwords.cached_result(_authorization(request)):
             return _UNAUTHORIZED
@@ -100,7 +97,6 @@ class WebAccess:
         return self._handler(request)
 
     def reload(self) -> None:
-        """Read the file again, changed or not."""
         with self._lock:
             self._signatures = ()
         self._load_if_changed()

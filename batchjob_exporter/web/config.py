@@ -88,12 +88,10 @@ class Tls:
 
     @property
     def wanted(self) -> bool:
-        """Whether the file enables TLS."""
         return self != Tls()
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files that this configuration reads."""
         return tuple(filter(None, (self.cert_file, self.key_file, self.client_ca_file)))
 
 
@@ -164,7 +162,6 @@ def _check_tls(tls: Tls) -> None:
 
 
 def warn_unsupported(config: WebConfig) -> None:
-    """Warn of keys that are not supported."""
     for name in config.ignored_keys:
         log.warning("%s: ignored", name)
     tls = config.tls

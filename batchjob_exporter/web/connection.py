@@ -146,7 +146,6 @@ class HttpConnection:
         return not peeked
 
     def close(self) -> None:
-        """End the connection in any state."""
         self.steps.close()
         self.socket.close()
 

@@ -46,7 +46,6 @@ class HttpResponse(NamedTuple):
 
 
 def text_response(status: HTTPStatus, message: str, *headers: tuple[str, str]) -> HttpResponse:
-    """A plain text answer of one line."""
     plain = ("Content-Type", "text/plain; charset=utf-8")
     return HttpResponse(status, f"{message}\n".encode(), (plain, *headers))
 
@@ -155,7 +154,6 @@ def _accepts_gzip(accept_encoding: str) -> bool:
 def render_response(
     response: HttpResponse, *, keep_alive: bool, with_body: bool = True, now: float | None = None
 ) -> bytes | bytearray:
-    """The answer as bytes to send."""
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now))
     lines = [
         f"HTTP/1.1 {response.status.value} {response.status.phrase}",

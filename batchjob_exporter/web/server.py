@@ -71,7 +71,6 @@ class HttpServer:
         self._workers = RequestWorkers(web, MAX_CONNECTIONS, self._add_answer)
 
     def start(self) -> None:
-        """Start accepting clients."""
         self._selector.register(self._wakeup_descriptor, selectors.EVENT_READ)
         for listener in self._listeners:
             listener.setblocking(False)
@@ -117,7 +116,6 @@ class HttpServer:
         self._selector.close()
 
     def _process_events(self) -> None:
-        """Wait for events and handle them."""
         for key, _ in self._selector.select(self._seconds_until_deadline()):
             if isinstance(key.data, HttpConnection):
                 # A connection dropped to make room may still have an event in this batch.
@@ -233,7 +231,6 @@ class HttpServer:
         return 0 < self._limits.requests <= being_answered
 
     def _send_answers(self) -> None:
-        """Pass finished answers to their connections."""
         while self._answers:
             connection, answer = self._answers.popleft()
             self._count_answered(connection.client)
@@ -256,12 +253,10 @@ class HttpServer:
                 self._resume(connection, partial(connection.steps.throw, TimedOut()))
 
     def _end_wait(self, connection: HttpConnection) -> None:
-        """Remove the connection from those that wait."""
         if self._waiting.pop(connection, None) is not None:
             self._selector.unregister(connection.socket)
 
     def _drop(self, connection: HttpConnection) -> None:
-        """Close the connection in any state."""
         self._waiting.pop(connection, None)
         with suppress(KeyError, ValueError, OSError):
             self._selector.unregister(connection.socket)
@@ -307,7 +302,6 @@ class HttpServer:
             self._drop(connection)
 
     def _add_answer(self, connection: HttpConnection, answer: Answer | None) -> None:
-        """Called by workers."""
         self._answers.append((connection, answer))
         self._wake()
 

@@ -71,7 +71,6 @@ class MetricsSite:
                 self._pages[_TARGETS_PATH] = _targets_page(collector.node_names)
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        """The requested page."""
         page = self._pages.get(request.path)
         if page is None:
             return text_response(HTTPStatus.NOT_FOUND, "no such page; metrics are linked from /")

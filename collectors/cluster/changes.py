@@ -100,7 +100,6 @@ class NodeFailures:
         self._failures: dict[str, tuple[bool, int]] = {}  # by node: (failed, number of failures)
 
     def observe(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode]:
-        """The nodes with their counts."""
         failures: dict[str, tuple[bool, int]] = {}
         for node in nodes:
             failed = node.state in _FAILED_STATES or "fail" in node.flags

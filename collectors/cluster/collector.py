@@ -74,17 +74,14 @@ class Cluster:
         }
 
     def start(self) -> None:
-        """Start reading."""
         for refresher in self._parts.values():
             refresher.start()
 
     def stop(self) -> None:
-        """Stop the threads."""
         for refresher in self._parts.values():
             refresher.stop()
 
     def refresh(self) -> None:
-        """Read every part once, now."""
         for refresher in self._parts.values():
             refresher.refresh()
 

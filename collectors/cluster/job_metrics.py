@@ -149,7 +149,6 @@ WAIT = Metric("batchjob_cluster_job_wait_seconds", "histogram",
 
 
 def wait_families(reading: JobsReading) -> Iterator[MetricFamily]:
-    """The histogram by partition."""
     return histogram_families(
         WAIT, {labels(partition=name): histogram for name, histogram in reading.waits.items()}
     )

@@ -56,7 +56,6 @@ class Histogram(NamedTuple):
     seconds: float = 0.0
 
     def plus(self, seconds: float) -> "Histogram":
-        """The histogram with one more duration."""
         counts = list(self.counts)
         counts[bisect_left(BUCKET_BOUNDS, seconds)] += 1
         return Histogram(tuple(counts), self.seconds + seconds)

@@ -172,6 +172,5 @@ DRAINING = Metric("batchjob_cluster_node_draining_seconds", "histogram",
 
 
 def condition_families(reading: NodesReading) -> Iterator[MetricFamily]:
-    """The histograms of conditions."""
     yield from histogram_families(UNAVAILABLE, {NO_LABELS: reading.unavailable})
     yield from histogram_families(DRAINING, {NO_LABELS: reading.draining})

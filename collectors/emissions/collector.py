@@ -34,7 +34,6 @@ class EmissionsCollector(SiteFactors):
     """Exposes the factors that are valid now."""
 
     def collect(self) -> list[MetricFamily]:
-        """Factors, ages, credits and failures."""
         factors, now = self.current(), self.clock()
         zones = [(each, labels(provider=each.provider, zone=each.zone)) for each in factors]
         scopes = [(each, join(zone, labels(scope=each.scope))) for each, zone in zones]
@@ -56,7 +55,6 @@ class EmissionsCollector(SiteFactors):
 
 
 def build(host: Host, options: EmissionsOptions, _built: Mapping[str, Collector]) -> Collector:
-    """Build the collector."""
     return EmissionsCollector.of_site(options, clock=host.clock)
 
 

@@ -71,11 +71,9 @@ class ProviderPoller:
         )
 
     def start(self) -> None:
-        """Start querying."""
         self.refresher.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
         self.refresher.stop()
 
     def refresh(self) -> None:
@@ -92,7 +90,6 @@ class ProviderPoller:
         )
 
     def errors(self) -> Mapping[str, int]:
-        """Failures so far by reason."""
         return {reason: self._errors[reason] for reason in REASONS}
 
     @property

@@ -74,12 +74,10 @@ class SiteFactors:
         return cls(constants, _create_pollers(queried, options, section, clock), clock)
 
     def start(self) -> None:
-        """Start querying."""
         for poller in self.pollers:
             poller.start()
 
     def stop(self) -> None:
-        """Stop all threads."""
         for poller in self.pollers:
             poller.stop()
 

@@ -89,7 +89,6 @@ class EnergyCollector:
         self._loop = Loop("energy", self.step)
 
     def start(self) -> None:
-        """Start the thread."""
         self._loop.start()
 
     def stop(self) -> None:
@@ -97,7 +96,6 @@ class EnergyCollector:
         self._loop.stop()
 
     def collect(self) -> list[MetricFamily]:
-        """The accounts of the last tick."""
         return families(self._summary, self._host.monotonic())
 
     def accounts(self) -> EnergyAccounts:

@@ -35,7 +35,6 @@ class IdlePower:
         return watts * (1 + _RISE_PER_DAY * days)
 
     def joules(self, seconds: float, epoch: float) -> float:
-        """Idle energy over a number of seconds."""
         return (self.watts(epoch) or 0.0) * seconds
 
     def observe(self, joules: float, seconds: float, epoch: float, is_idle: bool) -> None:

@@ -59,7 +59,6 @@ class Split(NamedTuple, Generic[K]):
     unallocated: float
 
     def total(self) -> float:
-        """The sum of all accounts."""
         return sum(self.active.values()) + sum(self.idle.values()) + self.system + self.unallocated
 
 

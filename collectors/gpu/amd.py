@@ -251,12 +251,10 @@ class AmdGpus:
             refresher.start()
 
     def stop(self) -> None:
-        """End the threads."""
         for _, refresher in self._cards:
             refresher.stop()
 
     def known_gpus(self) -> list[KnownGpu]:
-        """The cards and their last readings."""
         gpus = [
             KnownGpu(gpu, self._last_read_at.get(gpu.uuid), refresher.latest())
             for gpu, refresher in self._cards

@@ -121,7 +121,6 @@ class GpuCollector:
         )
 
     def start(self) -> None:
-        """Begin reading."""
         for vendor in self._vendors.values():
             vendor.on_new_process = self.mapper.refresh
             vendor.start()

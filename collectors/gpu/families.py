@@ -46,7 +46,6 @@ def families(
     errors: Mapping[tuple[str, str], int],
     drivers: Mapping[str, str],
 ) -> list[MetricFamily]:
-    """All families that have a sample."""
     samples: list[GpuSample] = []
     for each in gpus:
         samples += _gpu_samples(each, now)

@@ -88,7 +88,6 @@ class _Board:
         self.watch = Watch(driver, index)
 
     def start(self) -> None:
-        """Start the threads."""
         self.refresher.start()
         self.watch.start()
 
@@ -150,7 +149,6 @@ class NvidiaGpus:
         )
 
     def start(self) -> None:
-        """Start looking for GPUs."""
         self._scanner.start()
 
     def stop(self) -> None:

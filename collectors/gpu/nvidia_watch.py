@@ -53,7 +53,6 @@ class Watch:
         self._loop = Loop(f"gpu{index}-watch", self.step)
 
     def start(self) -> None:
-        """Start the thread."""
         self._loop.start()
 
     def stop(self) -> None:

@@ -153,7 +153,6 @@ class JobsCollector:
         self.sampler.start()
 
     def stop(self) -> None:
-        """Stop the threads and close all descriptors."""
         self.watcher.stop()
         self.sampler.stop()
         self.scanner.stop()
@@ -217,7 +216,6 @@ class JobsCollector:
         return job_holders
 
     def lifetimes(self) -> dict[JobName, JobLifetime]:
-        """Begin and end of every visible job."""
         return {
             each.name: JobLifetime(_epoch(job.started or job.appeared), _epoch(job.ended))
             for job, each in self._visible_jobs()

@@ -42,7 +42,6 @@ JobMetric = tuple[Metric, bool, list[_ReadColumn]]
 
 
 def job_metrics(groups: Collection[str]) -> list[JobMetric]:
-    """The metrics of the enabled groups."""
     enabled = (q for q in JOB_QUANTITIES if not q.metric.group or q.metric.group in groups)
     return [
         (to_metric(metric), metric.outlives_job, [_column(q, q.read) for q in quantities if q.read])

@@ -62,7 +62,6 @@ class Helper:
         self._asked: dict[int, float] = {}
 
     def close(self) -> None:
-        """Detach everything."""
         for each in self._counting():
             each.close()
 

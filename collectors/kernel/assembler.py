@@ -33,7 +33,6 @@ Part = Instruction | str
 
 
 def move(to: int, register: int) -> Instruction:
-    """Copy a register."""
     return Instruction(0xBF, to, register)
 
 
@@ -53,7 +52,6 @@ def address(to: int, offset: int) -> list[Part]:
 
 
 def load(to: int, base: int, offset: int, size: int = 8) -> Instruction:
-    """Read memory."""
     return Instruction(_LOAD[size], to, base, offset)
 
 
@@ -73,7 +71,6 @@ def atomic_add(base: int, offset: int, register: int) -> Instruction:
 
 
 def map_descriptor(to: int, descriptor: int) -> list[Part]:
-    """Set a register to a map."""
     return [Instruction(0x18, to, _MAP_DESCRIPTOR, 0, descriptor), Instruction(0)]
 
 

@@ -66,7 +66,6 @@ class Network:
         self._parents.add(inode)
 
     def close(self) -> None:
-        """End counting."""
         self._opened.close()
 
     def read(self) -> Mapping[int, list[list[int]]]:

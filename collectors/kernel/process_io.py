@@ -42,7 +42,6 @@ class ProcessIo:
             self._opened = opened.pop_all()
 
     def close(self) -> None:
-        """End counting."""
         self._opened.close()
 
     def read(self) -> Mapping[int, tuple[int, ...]]:

@@ -46,11 +46,9 @@ class BmcCollector(ABC, Generic[T]):
         )
 
     def start(self) -> None:
-        """Start reading."""
         self.refresher.start()
 
     def stop(self) -> None:
-        """Stop the thread and close the connection."""
         self.refresher.stop()
         self._close()
 

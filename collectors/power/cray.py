@@ -105,7 +105,6 @@ class Cray:
             return counters
 
     def collect(self) -> list[MetricFamily]:
-        """Energy, power and caps by domain."""
         counters = self.current_counters()
         families = (
             []
@@ -153,7 +152,6 @@ class Cray:
 
 
 def build(host: Host, _options: NoOptions, _built: Mapping[str, Collector]) -> Cray:
-    """Build the collector."""
     return Cray(host)
 
 

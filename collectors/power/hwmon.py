@@ -160,11 +160,9 @@ class Hwmon:
         )
 
     def start(self) -> None:
-        """Start reading."""
         self.refresher.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
         self.refresher.stop()
 
     def collect(self) -> list[MetricFamily]:
@@ -228,7 +226,6 @@ class Hwmon:
 
 
 def build(host: Host, options: HwmonOptions, _built: Mapping[str, Collector]) -> Hwmon:
-    """Build the collector."""
     return Hwmon(host, options)
 
 

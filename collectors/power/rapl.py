@@ -138,11 +138,9 @@ class Rapl:
         self._loop = Loop("rapl", self._step)
 
     def start(self) -> None:
-        """Start reading the counters."""
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
         self._loop.stop()
 
     def collect(self) -> list[MetricFamily]:
@@ -323,7 +321,6 @@ class Rapl:
 
 
 def build(host: Host, options: RaplOptions, _built: Mapping[str, Collector]) -> Rapl:
-    """Build the collector."""
     return Rapl(host, options)
 
 

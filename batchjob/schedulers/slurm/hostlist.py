@@ -35,7 +35,6 @@ def slurm_hosts(text: str, limit: int = LIMIT) -> list[str]:
 
 
 def _split_words(text: str) -> Iterator[str]:
-    """Split at the commas outside brackets."""
     if "[" not in text and "]" not in text:
         yield from (_check_word(word, text) for word in text.split(","))
         return

@@ -37,7 +37,6 @@ class ElectricityMapsOptions:
 
 
 def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[EmissionFactor, ...]:
-    """The current hour of the zone."""
     query = urlencode({"zone": access.zone, "emissionFactorType": "lifecycle"})
     url = f"{access.url}/v3/carbon-intensity/latest?{query}"
     return (parse(fetch_json(url, [("auth-token", access.secret())]), access.zone, now),)

@@ -103,7 +103,6 @@ class JobCgroup:
 
     @property
     def is_removed(self) -> bool:
-        """Whether no directory is left."""
         return not self._directories
 
     def read(self, now: float, group: str | None = None) -> CgroupReading:
@@ -167,7 +166,6 @@ class JobCgroup:
         return changed
 
     def last_reading(self) -> CgroupReading:
-        """The last reading."""
         return self._reading
 
     def _build_reading(self) -> CgroupReading:
@@ -210,7 +208,6 @@ class JobCgroup:
         return None
 
     def directories(self) -> list[tuple[Hierarchy, str]]:
-        """Hierarchy and absolute path."""
         return [(hierarchy, each.path) for hierarchy, each in self._directories.items()]
 
     def process_root(self) -> str:
@@ -243,7 +240,6 @@ class JobCgroup:
         self._reading = self._build_reading()
 
     def close(self) -> None:
-        """Close all descriptors."""
         for hierarchy in list(self._directories):
             self._drop(hierarchy)
 

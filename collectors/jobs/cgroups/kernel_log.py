@@ -60,7 +60,6 @@ class KernelLog:
             )
 
     def close(self) -> None:
-        """Close the descriptor."""
         with self._lock:
             self._close()
 

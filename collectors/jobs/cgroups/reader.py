@@ -71,7 +71,6 @@ class DescriptorBudget:
             return True
 
     def release(self, number: int) -> None:
-        """Return reserved descriptors."""
         with self._lock:
             self._available += number
 

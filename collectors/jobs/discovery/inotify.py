@@ -67,7 +67,6 @@ class Inotify:
         os.write(self._interrupt_writer, b"x")
 
     def close(self) -> None:
-        """Remove all watches."""
         for descriptor in (self._descriptor, self._interrupt_reader, self._interrupt_writer):
             os.close(descriptor)
 

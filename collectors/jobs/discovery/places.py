@@ -33,7 +33,6 @@ class LayoutCursor(NamedTuple):
 
     @property
     def may_contain_jobs(self) -> bool:
-        """Whether there may be jobs below."""
         return bool(self.partial_matches or self.anywhere)
 
 

@@ -35,7 +35,6 @@ class WalkState:
 
     @property
     def absolute(self) -> str:
-        """The path in the file system."""
         return f"{self.hierarchy.root}/{self.path}" if self.path else self.hierarchy.root
 
 

@@ -70,13 +70,11 @@ class CgroupWatcher:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start watching."""
         if self._inotify is not None:
             self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and remove the watches."""
         self._stopped = True
         if self._inotify is not None:
             self._inotify.interrupt()
@@ -86,7 +84,6 @@ class CgroupWatcher:
             self._inotify = None
 
     def watch_branch(self, branch: WalkState) -> None:
-        """Watch a directory that may contain jobs."""
         path = branch.absolute
         number = self._add_watch(path, _DIRECTORIES)
         if number is not None:

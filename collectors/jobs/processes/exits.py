@@ -62,7 +62,6 @@ class ExitWatcher:
                 del self._followed_pids[job]
 
     def stop(self) -> None:
-        """Stop the thread and close the pidfds."""
         with self._lock:
             if self._poll is not None and not self._stopped:
                 os.eventfd_write(self._stop_event, 1)

@@ -86,7 +86,6 @@ class ProcessLedger:
 
     @property
     def is_large(self) -> bool:
-        """Whether the file should be compacted."""
         return self._appended_bytes > _COMPACT_BYTES
 
     def compact(self, keys: Collection[str]) -> None:

@@ -93,7 +93,6 @@ class ProcessScanner:
         self.ledger = ProcessLedger("", "")  # keeps nothing unless it is replaced before the start
 
     def start(self) -> None:
-        """Start scanning."""
         self._generation += 1
         self._thread = threading.Thread(
             target=self._run, args=(self._generation,), name="processes", daemon=True

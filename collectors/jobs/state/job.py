@@ -173,7 +173,6 @@ class Job:
             return [place for part in self._parts.values() for place in part.directories()]
 
     def close(self) -> None:
-        """Close every descriptor."""
         with self._lock:
             for part in self._parts.values():
                 part.close()

@@ -69,11 +69,9 @@ class JobTable:
         return None
 
     def running(self) -> list[Job]:
-        """The jobs that have not ended."""
         return [job for job in self.all() if job.ended is None]
 
     def all(self) -> list[Job]:
-        """Every job, including those that linger."""
         with self._lock:
             return list(self._jobs.values())
 
@@ -123,7 +121,6 @@ class JobTable:
                 self._forget(key, job)
 
     def close(self) -> None:
-        """Close every job."""
         for key, job in self._items():
             self._forget(key, job)
 

@@ -33,12 +33,10 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start sampling."""
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread."""
         self._stopped = True
         self._wake.set()
         if self._thread is not None:

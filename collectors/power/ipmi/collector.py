@@ -182,7 +182,6 @@ def _lan(options: IpmiOptions) -> Callable[[], Bmc]:
 
 
 def build(host: Host, options: IpmiOptions, _built: Mapping[str, Collector]) -> Collector:
-    """Build the collector."""
     return IpmiCollector(host, options, *power_reader(host, options))
 
 

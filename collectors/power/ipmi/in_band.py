@@ -77,7 +77,6 @@ class IpmiDevice:
         self._poll.register(descriptor, select.POLLIN)
 
     def query(self, request: Request, timeout: float) -> bytes:
-        """Send one request and wait for its answer."""
         deadline = time.monotonic() + timeout
         self._msgid += 1
         with _driver_errors():

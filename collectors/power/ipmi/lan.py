@@ -53,7 +53,6 @@ class LanSession:
         self._exchange(login_request, LOGIN_SECONDS)
 
     def query(self, request: Request, timeout: float) -> bytes:
-        """Send one request through the session."""
         netfn, command, data, lun = request
         message = {"netfn": netfn, "command": command, "data": data.hex(), "lun": lun}
         return payload(request, self._exchange(message, timeout))

@@ -112,7 +112,6 @@ def redfish_reader(options: RedfishOptions) -> RedfishReader:
 
 
 def build(host: Host, options: RedfishOptions, _built: Mapping[str, Collector]) -> Collector:
-    """Build the collector."""
     return RedfishCollector(host, redfish_reader(options), options)
 
 

@@ -53,7 +53,6 @@ class Bjobs(SnapshotSource):
         return ()
 
     def query_jobs(self) -> Iterator[tuple[str, FieldReader]]:
-        """See SnapshotSource."""
         for values in query_bjobs(self._options, self._options.bjobs, _FIELDS):
             yield values.get("JOBID", ""), FieldReader(values)
 

@@ -21,7 +21,6 @@ _MAX_RECORD_LINES = 64  # maximum lines of a record
 
 
 def begins_record(line: bytes) -> bool:
-    """Whether this line begins a record."""
     return line.startswith(b"#") or _RECORD.match(line) is not None
 
 
@@ -33,7 +32,6 @@ class Word(NamedTuple):
 
 
 def split_words(line: str) -> list[Word]:
-    """The values of a line."""
     return [
         Word(match[2], quoted=False)
         if match[2] is not None

@@ -60,7 +60,6 @@ class LsbAcctOptions:
 
 
 def build(cluster: str, options: LsbAcctOptions) -> "LsfLog":
-    """The source for one cluster."""
     return LsfLog(_SOURCE, cluster, Path(options.path), "JOB_FINISH", job_from_finish)
 
 
@@ -77,15 +76,12 @@ class LsfLog:
         self._parse = parse
 
     def check(self) -> tuple[str, ...]:
-        """See AccountingSource."""
         return check_readable(self._files, str(self._path))
 
     def watermark_at(self, since: int) -> str:
-        """See AccountingSource."""
         return watermark_since(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
-        """See AccountingSource."""
         covered = 0
         phases = parse_phases(parse_watermark(watermark))
         for chunk in follow(self._files(), watermark, begins_record):

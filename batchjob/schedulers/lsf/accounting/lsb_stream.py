@@ -34,7 +34,6 @@ class LsbStreamOptions:
 
 
 def build(cluster: str, options: LsbStreamOptions) -> LsfLog:
-    """The source for one cluster."""
     return LsfLog(_SOURCE, cluster, Path(options.path), "JOB_FINISH2", job_from_finish2)
 
 

@@ -49,7 +49,6 @@ class LogMemory(NamedTuple):
     deleted: dict[str, int]  # when the deletion of running jobs was logged
 
     def clear(self) -> None:
-        """Forget everything."""
         for part in self:
             part.clear()
 

@@ -100,15 +100,12 @@ class PbsLog:
         self._queue_fails = False
 
     def check(self) -> tuple[str, ...]:
-        """See AccountingSource."""
         return check_readable(self._files, self._options.path)
 
     def watermark_at(self, since: int) -> str:
-        """See AccountingSource."""
         return watermark_since(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
-        """See AccountingSource."""
         lost, unknown = self._ask_queue(unfinished)
         known = dict(unfinished)
         files = self._files()

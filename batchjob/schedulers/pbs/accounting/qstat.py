@@ -64,7 +64,6 @@ class Qstat(SnapshotSource):
         self._record_options = RecordOptions(cluster, _SOURCE, options.account, gpu_resources)
 
     def check(self) -> tuple[str, ...]:
-        """See AccountingSource."""
         try:
             shown = run(self._options, [self._options.qstat, "-B", "-f"]).stdout
         except SchedulerError as error:
@@ -87,7 +86,6 @@ class Qstat(SnapshotSource):
         return tuple(problems)
 
     def query_jobs(self) -> Iterator[tuple[str, FieldReader]]:
-        """See SnapshotSource."""
         for jobid, attributes in query_qstat(self._options, self._options.qstat, "-x").items():
             yield jobid, FieldReader(attributes)
 
@@ -112,7 +110,6 @@ class Qstat(SnapshotSource):
         return (*_previous_run(record, shown, known), _with_suspension(record, row, known, now))
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
-        """See AccountingSource."""
         time_read, _, starts = watermark.partition(" ")
         self._given_up, self._still_given_up = parse_json(starts or "{}"), {}
         for batch in super().read(time_read, unfinished):

@@ -80,22 +80,18 @@ class Sacct(WindowSource):
         self._fields: tuple[str, ...] = ()
 
     def check(self) -> tuple[str, ...]:
-        """See AccountingSource."""
         return check_visibility(self._options, self._options.sacctmgr, ("jobs", "all"))
 
     def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
-        """See WindowSource."""
         selection = ["--starttime", f"uts{begin}", "--endtime", f"uts{end}"]
         selection += ["--state", ",".join(END_STATES)]
         return self._query_jobs([*selection, *(() if steps else ("--allocations",))])
 
     def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
-        """See WindowSource."""
         times = ["--starttime", f"uts{EARLIEST_TIME}", "--endtime", f"uts{self.latest_time()}"]
         return self._query_jobs([*times, "--jobs", ",".join(jobids)])
 
     def query_queue(self) -> Iterator[ParsedJob]:
-        """See WindowSource."""
         exact_exits = self._site_accounting().exact_exits
         delimiter = _random_delimiter()
         cluster = self._cluster_option() or ["--local"]  # in a federation, only this cluster's jobs

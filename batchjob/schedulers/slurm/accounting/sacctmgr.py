@@ -58,13 +58,11 @@ class Sacctmgr:
         self._server = Slurmrestd(options) if options.by == "rest" else None
 
     def check(self) -> tuple[str, ...]:
-        """See AssociationsSource."""
         if self._server is not None:
             return ()
         return check_visibility(self._options, self._options.sacctmgr, ("users", "accounts", "all"))
 
     def read(self) -> Associations:
-        """See AssociationsSource."""
         associations = self._by_command() if self._server is None else self._by_rest(self._server)
         if not associations.associations:
             raise ShrunkenError(

@@ -81,12 +81,10 @@ class SlurmRest(WindowSource):
         )
 
     def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
-        """See WindowSource."""
         times = {"start_time": f"uts{EARLIEST_TIME}", "end_time": f"uts{self.latest_time()}"}
         return self._query_jobs({**times, "step": jobids})
 
     def query_queue(self) -> Iterator[ParsedJob]:
-        """See WindowSource."""
         document = self._server.get("slurm", "jobs")
         raise_for_errors(document)
         queue = list(parse_json_queue(document))
