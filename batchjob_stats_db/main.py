@@ -150,8 +150,11 @@ def _poll(poller_settings: PollerSettings, given: Arguments) -> int:
     with commands.open_for_writing(poller_settings) as engine:
         service = PollerService(poller_settings, engine)
         if given.once:
+            service.publish_offer()
             # Poll all of them, even if one fails.
             done = [poller.run_cycle() for poller in service.pollers]
+            if service.sender:
+                service.sender.send_due()
             return 0 if all(done) else 1
         serve(service)
     return 0
@@ -162,8 +165,10 @@ def _check_config(poller_settings: PollerSettings) -> int:
     try:
         with commands.open_for_reading(poller_settings) as engine:
             if not errors:
-                for poller in PollerService(poller_settings, engine).pollers:
+                service = PollerService(poller_settings, engine)
+                for poller in service.pollers:
                     errors += poller.check()
+                errors += service.sender.check() if service.sender else []
     except DatabaseError as error:
         errors.append(str(error))
     for line in errors:

@@ -88,7 +88,7 @@ def _rename_user(db: Connection, which: sa.ColumnElement[bool], name: str) -> in
 
 
 def _remove_user(db: Connection, user: str, cluster: str | None = None) -> None:
-    for table in (schema.association, schema.api_token):
+    for table in (schema.association, schema.api_token, schema.subscription, schema.outbox):
         which = table.c.username == user
         if cluster is not None:
             which &= table.c.cluster == cluster

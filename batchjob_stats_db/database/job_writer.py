@@ -29,7 +29,9 @@ from batchjob_stats_db.days import days_of
 
 LIVE_STATES = tuple(state.value for state in JobState if state.is_live)
 
-_END_INDEX, _UID_INDEX = map(list(schema.job.c.keys()).index, ("end_time", "uid"))
+_START_INDEX, _END_INDEX, _UID_INDEX = map(
+    list(schema.job.c.keys()).index, ("start_time", "end_time", "uid")
+)
 _CHUNK_RECORDS = 5000  # records whose rows are in memory at the same time
 
 
@@ -52,6 +54,8 @@ class JobWriter:
         self._now = now
         self.newly_ended: list[JobRecord] = []
         """Jobs whose end was not known before."""
+        self.begun_or_ended: list[tuple[int, JobRecord]] = []
+        """Jobs whose start or end was not known before, with the ids of their rows."""
         self.changed_days: set[int] = set()
         """Days whose sums have changed."""
         self.refused: Counter[gate.Refusal] = Counter()
@@ -159,6 +163,9 @@ class JobWriter:
         waiting = [each for each in moved if each.state is JobState.PENDING]
         self._delete(schema.job_reallocation, waiting, ids)
         written = _with_ids((*new, *changed), ids)
+        self.begun_or_ended += [
+            each for each in written if _begins_or_ends(existing.get(each[1].key), each[1])
+        ]
         self._write_nodes(written)
         self._write_steps([*written, *_with_ids(unchanged, ids)])
         quarantined = len(refused) + len(forged)
@@ -234,6 +241,12 @@ def _with_ids(
     """The records that have a row, with its id."""
     ids_and_records = ((ids.get(record.key), record) for record in records)
     return [(job_id, record) for job_id, record in ids_and_records if job_id is not None]
+
+
+def _begins_or_ends(old: JobValues | None, record: JobRecord) -> bool:
+    """Whether the record states a start or an end that its row did not."""
+    pairs = ((_START_INDEX, record.start_time), (_END_INDEX, record.end_time))
+    return any(now is not None and (old is None or old[at] is None) for at, now in pairs)
 
 
 def _split_forged(

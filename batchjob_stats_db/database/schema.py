@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0011"
+REVISION = "0012"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -412,6 +412,30 @@ login_session = _table(
     Index("ix_login_session_username", "username"),
     has_rowid=True,
 )
+subscription = _table(
+    "subscription",
+    _id(),
+    *_required("username event channel", Text),
+    *_texts("target cluster jobid account quiet_hours"),  # "": the site's, all, own jobs, none
+    *_required("threshold", BigInteger),  # seconds, or per cent
+    *_required("created_time", BigInteger),
+    UniqueConstraint("username", "event", "channel", "target", "cluster", "jobid", "account"),
+    has_rowid=True,
+)
+outbox = _table(
+    "outbox",
+    _id(),
+    *_required("username cluster event cause channel", Text),
+    *_texts("target quiet_hours account state detail"),
+    Column("job_id", _Id, ForeignKey("job.id", ondelete="CASCADE")),
+    *_required("created_time due_time next_time tries", BigInteger),
+    *_integers("batch done_time"),
+    UniqueConstraint("cause", "username", "channel", "target"),  # one message per cause
+    Index("ix_outbox_job_id", "job_id"),
+    Index("ix_outbox_state", "state", "cluster", "batch"),
+    has_rowid=True,
+)
+message_site = _table("message_site", *_keys("name"), *_required("value", Text))
 poll_state = _table(
     "poll_state",
     *_keys("cluster source"),

@@ -34,6 +34,8 @@ class Store:
         self.cluster = cluster
         self._policy = policy or UsagePolicy()
         self.clock = clock
+        self.tell: Callable[[Connection, JobWriter], None] = lambda _db, _jobs: None
+        """Writes messages about the jobs of a batch, in its transaction."""
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -117,6 +119,7 @@ class Store:
             jobs = JobWriter(db, self.cluster, self._policy, now)
             written = jobs.write(batch.jobs)
             store_quarantined(db, self.cluster, batch.quarantined, now)
+            self.tell(db, jobs)
             jobs.mark_vanished(batch.vanished)
             jobs.mark_runaway(batch.runaway)
             jobs.delete(batch.deleted)

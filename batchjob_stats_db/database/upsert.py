@@ -34,19 +34,27 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def write_rows(
-    db: Connection, table: sa.Table, rows: Rows, columns: Sequence[str] | None = None
+    db: Connection,
+    table: sa.Table,
+    rows: Rows,
+    columns: Sequence[str] | None = None,
+    keep_existing: bool = False,
 ) -> None:
     """Insert or update rows; all columns, unless `columns` names some.
 
-    A row of which only the key is given is left as it is if it exists.
+    A row of which only the key is given is left as it is if it exists; all are, to keep those that
+    exist.
     """
     if rows:
         names = tuple(columns or (column.name for column in table.columns))
-        db.exec_driver_sql(_compile_upsert(db.dialect.name, table, names), list(rows))
+        statement = _compile_upsert(db.dialect.name, table, names, keep_existing)
+        db.exec_driver_sql(statement, list(rows))
 
 
 @lru_cache(maxsize=100)  # compiling one takes as long as inserting a hundred rows
-def _compile_upsert(dialect: str, table: sa.Table, columns: tuple[str, ...]) -> str:
+def _compile_upsert(
+    dialect: str, table: sa.Table, columns: tuple[str, ...], keep_existing: bool
+) -> str:
     """`INSERT ... ON CONFLICT`, placeholders in the order of `columns`, for a dialect's name."""
     key = _key_columns(table)
     unchanged = {*key, *(column.name for column in table.primary_key.columns)}
@@ -57,7 +65,7 @@ def _compile_upsert(dialect: str, table: sa.Table, columns: tuple[str, ...]) -> 
         statement = sqlite.insert(table).values(values)
     else:
         statement = postgresql.insert(table).values(values)
-    if updated:
+    if updated and not keep_existing:
         statement = statement.on_conflict_do_update(
             index_elements=key, set_={column: statement.excluded[column] for column in updated}
         )

@@ -29,6 +29,7 @@ from batchjob.schedulers.accounting import AccountingSource, AssociationsSource
 from batchjob.schedulers.registry import SOURCES
 from batchjob.secret_files import SecretFileError, key_file, read_secret, secret_file
 from batchjob_stats_db.database.record_rows import UsagePolicy
+from batchjob_stats_db.poller.messages.options import NO_MESSAGES, MessageOptions
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 
 
@@ -165,6 +166,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "tsdb": TsdbOptions,
     "retention": RetentionOptions,
     "backup": BackupOptions,
+    "messages": MessageOptions,
     "log": LogOptions,
 }
 
@@ -189,6 +191,7 @@ class PollerSettings(NamedTuple):
     backup: BackupOptions
     log: LogOptions
     clusters: tuple[ClusterSettings, ...]
+    messages: MessageOptions = NO_MESSAGES
 
 
 def settings(flags: Mapping[str, Any], config_file: str) -> PollerSettings:
@@ -278,3 +281,4 @@ def problems(chosen: PollerSettings) -> Iterator[str]:
             cluster.tsdb.endpoint()
         except SettingsError as error:
             yield f"{cluster.name}: {error}"
+    yield from chosen.messages.problems()

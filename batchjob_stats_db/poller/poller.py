@@ -26,6 +26,8 @@ from batchjob_stats_db.measure.live import LiveMeasurement
 from batchjob_stats_db.measure.pending import measure_due
 from batchjob_stats_db.measure.rollup import due_days, mark_running, roll_up, unmark_days
 from batchjob_stats_db.poller.batch_writer import BatchWriter
+from batchjob_stats_db.poller.messages.causes import Causes
+from batchjob_stats_db.poller.messages.options import NO_MESSAGES, MessageOptions
 from batchjob_stats_db.poller.options import ClusterSettings, PollOptions, RetentionOptions
 from batchjob_stats_db.poller.reread import Pace, Rereader, read_missing_scripts
 from batchjob_stats_db.poller.retention import delete_expired
@@ -62,6 +64,7 @@ class Poller:
         metrics: PollerMetrics,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = _BOOT_TIME,
+        messages: MessageOptions = NO_MESSAGES,
     ) -> None:
         self.cluster = cluster
         self.store = store
@@ -104,6 +107,10 @@ class Poller:
             live_interval = tsdb.live if tsdb.url else poll.interval
             self._paces["running jobs"] = Pace(live_interval, poll.longest_pause)
             self._paces["measurements"] = Pace(poll.interval, poll.longest_pause)
+        self._causes: Causes | None = None
+        if messages.offer():
+            self._causes = Causes(store, messages)
+            store.tell = self._causes.tell_of_batch
         self._paces["sums"] = Pace(poll.rollup_interval, poll.rollup_interval, poll.interval)
         self._paces["retention"] = Pace(86400.0, 86400.0, poll.rollup_interval)
         self.last_progress = time.monotonic()  # monotonic time of the last sign of life
@@ -157,6 +164,8 @@ class Poller:
         if self._live is not None:
             yield "running jobs", partial(self._measure_running, self._live)
             yield "measurements", partial(self._measure, stop)
+        if self._causes is not None:
+            yield "messages", self._causes.look
         yield "sums", partial(self._roll_up, stop)
         yield "retention", self._delete_expired
         yield "counts", self._count_unfinished

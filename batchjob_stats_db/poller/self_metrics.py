@@ -92,6 +92,11 @@ class PollerMetrics:
         self.rolled_up_days = counter("rolled_up_days", "Days whose sums were recomputed.")
         self.database_errors = counter("database_errors",
             "Steps of poll cycles that failed because of the database.")
+        self.messages = counter("messages",
+            "Events that people were told of, or not, by result: sent, failed or dropped.",
+            "channel", "result")
+        self.messages_waiting = gauge("messages_waiting",
+            "Events of which messages wait to be sent.")
         self.step_errors = counter("step_errors",
             "Steps of poll cycles that an unexpected error ended.", "step")
         # fmt: on

@@ -16,7 +16,9 @@ from batchjob.runtime.settings import listen_error
 from batchjob.runtime.signals import Signals, notify
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.database.subscriptions import write_offer
 from batchjob_stats_db.poller.health import HealthServer
+from batchjob_stats_db.poller.messages.sender import Sender
 from batchjob_stats_db.poller.options import ClusterSettings, PollerSettings
 from batchjob_stats_db.poller.poller import Poller
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
@@ -51,9 +53,15 @@ class PollerService:
             Poller(
                 each, Store(engine, each.name, _usage_policy(each)),
                 _build_time_series_store(each), settings.poll, settings.retention, self._metrics,
+                messages=settings.messages,
             )
             for each in settings.clusters
         ]  # fmt: skip
+        self._engine, self._offer = engine, settings.messages.offer()
+        self._clusters = [each.name for each in settings.clusters]
+        self.sender: Sender | None = None
+        if self._offer:
+            self.sender = Sender(engine, self._clusters, settings.messages, self._metrics)
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(
@@ -64,12 +72,15 @@ class PollerService:
             )
             for poller in self.pollers
         ]
+        if self.sender:
+            run = partial(self.sender.run, self._stop)
+            self._threads.append(threading.Thread(target=run, name="messages", daemon=True))
         self._address = settings.web.listen_address
         self._health: HealthServer | None = None
 
     def health_problem(self) -> str:
         """The cluster whose thread has ended or is stuck; "" if there is none."""
-        for thread, poller in zip(self._threads, self.pollers, strict=True):
+        for thread, poller in zip(self._threads, self.pollers, strict=False):
             if thread.ident is not None and not thread.is_alive():
                 return f"{thread.name}: its thread has ended"
             if poller.fault:
@@ -108,8 +119,14 @@ class PollerService:
             self._health.start()
         for refresher in self._refreshers:
             refresher.start()
+        self.publish_offer()
         for thread in self._threads:
             thread.start()
+
+    def publish_offer(self) -> None:
+        """Tell the server which messages people may choose."""
+        with self._engine.begin() as db:
+            write_offer(db, self._clusters, self._offer, int(time.time()))
 
     def stop(self) -> None:
         """Stop after the current transactions, without waiting for a scheduler that hangs."""

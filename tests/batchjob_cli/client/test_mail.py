@@ -1,22 +1,20 @@
 """`batchjob mail` as slurmctld calls it, with a real SMTP server, and a sendmail on PATH."""
 
-import asyncio
 import email
 import email.policy
 import io
 import socket
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-from aiosmtpd.smtp import SMTP
 
 from batchjob.local_runs import record
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli import mail
 from batchjob_cli.main import main
 from tests.batchjob_cli.client.local_runs import finished_run
+from tests.helpers.mail_relay import Relay
 
 SENDMAIL = """#!/bin/sh
 printf '%s\\n' "$@" > {folder}/arguments
@@ -24,32 +22,6 @@ cat > {folder}/mail
 """
 BEGAN = "Slurm Job_id=7 Name=train Began, Queued time 00:00:01"
 ENDED = "Slurm Job_id=7 Name=train Ended, Run time 00:01:00, COMPLETED, ExitCode 0"
-
-
-class Relay:
-    """An SMTP server in a thread of its own, which keeps the mails that it takes."""
-
-    def __init__(self, refused_text=None):
-        self.mails, self.recipients, self._refused_text = [], [], refused_text
-        self._loop = asyncio.new_event_loop()
-        listen = self._loop.create_server(lambda: SMTP(self, loop=self._loop), "127.0.0.1", 0)
-        self._server = self._loop.run_until_complete(listen)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    async def handle_DATA(self, server, session, envelope):
-        if self._refused_text and self._refused_text in envelope.content:
-            return "552 too much"
-        self.mails.append(email.message_from_bytes(envelope.content, policy=email.policy.default))
-        self.recipients.append(envelope.rcpt_tos)
-        return "250 OK"
-
-    def stop(self):
-        self._loop.call_soon_threadsafe(self._server.close)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 @pytest.fixture
@@ -121,7 +93,7 @@ def test_report_is_added_by_smtp(jobid, relay, sendmail):
 
 
 def test_mail_that_is_refused_with_its_report_goes_without(jobid, sendmail):
-    relay = Relay(refused_text=b"Job ID:")
+    relay = Relay(lambda sent: "552 too much" if b"Job ID:" in sent.content else None)
     sendmail_program = Path(mail.shutil.which("sendmail"))
     sendmail_program.write_text("#!/bin/sh\nexit 75\n")
     try:

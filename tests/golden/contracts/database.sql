@@ -425,6 +425,13 @@ CREATE TABLE login_session (
 	CONSTRAINT uq_login_session_digest UNIQUE (digest)
 );
 
+CREATE TABLE message_site (
+	name TEXT NOT NULL, 
+	value TEXT NOT NULL, 
+	CONSTRAINT pk_message_site PRIMARY KEY (name)
+)
+ WITHOUT ROWID;
+
 CREATE TABLE monthly_account_emissions (
 	cluster TEXT NOT NULL, 
 	month BIGINT NOT NULL, 
@@ -503,6 +510,30 @@ CREATE TABLE monthly_user_usage (
 )
  WITHOUT ROWID;
 
+CREATE TABLE outbox (
+	id INTEGER NOT NULL, 
+	username TEXT NOT NULL, 
+	cluster TEXT NOT NULL, 
+	event TEXT NOT NULL, 
+	cause TEXT NOT NULL, 
+	channel TEXT NOT NULL, 
+	target TEXT DEFAULT '' NOT NULL, 
+	quiet_hours TEXT DEFAULT '' NOT NULL, 
+	account TEXT DEFAULT '' NOT NULL, 
+	state TEXT DEFAULT '' NOT NULL, 
+	detail TEXT DEFAULT '' NOT NULL, 
+	job_id INTEGER, 
+	created_time BIGINT NOT NULL, 
+	due_time BIGINT NOT NULL, 
+	next_time BIGINT NOT NULL, 
+	tries BIGINT NOT NULL, 
+	batch BIGINT, 
+	done_time BIGINT, 
+	CONSTRAINT pk_outbox PRIMARY KEY (id), 
+	CONSTRAINT uq_outbox_cause_username_channel_target UNIQUE (cause, username, channel, target), 
+	CONSTRAINT fk_outbox_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
+);
+
 CREATE TABLE poll_state (
 	cluster TEXT NOT NULL, 
 	source TEXT NOT NULL, 
@@ -533,6 +564,22 @@ CREATE TABLE rollup_due (
 	CONSTRAINT pk_rollup_due PRIMARY KEY (cluster, day)
 )
  WITHOUT ROWID;
+
+CREATE TABLE subscription (
+	id INTEGER NOT NULL, 
+	username TEXT NOT NULL, 
+	event TEXT NOT NULL, 
+	channel TEXT NOT NULL, 
+	target TEXT DEFAULT '' NOT NULL, 
+	cluster TEXT DEFAULT '' NOT NULL, 
+	jobid TEXT DEFAULT '' NOT NULL, 
+	account TEXT DEFAULT '' NOT NULL, 
+	quiet_hours TEXT DEFAULT '' NOT NULL, 
+	threshold BIGINT NOT NULL, 
+	created_time BIGINT NOT NULL, 
+	CONSTRAINT pk_subscription PRIMARY KEY (id), 
+	CONSTRAINT uq_subscription_username_event_channel_target_cluster_jobid_account UNIQUE (username, event, channel, target, cluster, jobid, account)
+);
 
 CREATE INDEX ix_api_token_parent_id ON api_token (parent_id);
 
@@ -581,4 +628,8 @@ CREATE INDEX ix_monthly_user_emissions_user ON monthly_user_emissions (cluster, 
 CREATE INDEX ix_monthly_user_usage_account ON monthly_user_usage (cluster, account, month);
 
 CREATE INDEX ix_monthly_user_usage_user ON monthly_user_usage (cluster, username, month);
+
+CREATE INDEX ix_outbox_job_id ON outbox (job_id);
+
+CREATE INDEX ix_outbox_state ON outbox (state, cluster, batch);
 
