@@ -419,7 +419,16 @@ subscription = _table(
     *_texts("target cluster jobid account quiet_hours"),  # "": the site's, all, own jobs, none
     *_required("threshold", BigInteger),  # seconds, or per cent
     *_required("created_time", BigInteger),
-    UniqueConstraint("username", "event", "channel", "target", "cluster", "jobid", "account"),
+    UniqueConstraint(
+        "username",
+        "event",
+        "channel",
+        "target",
+        "cluster",
+        "jobid",
+        "account",
+        name="uq_subscription",
+    ),
     has_rowid=True,
 )
 outbox = _table(
@@ -430,7 +439,8 @@ outbox = _table(
     Column("job_id", _Id, ForeignKey("job.id", ondelete="CASCADE")),
     *_required("created_time due_time next_time tries", BigInteger),
     *_integers("batch done_time"),
-    UniqueConstraint("cause", "username", "channel", "target"),  # one message per cause
+    # One message per cause.
+    UniqueConstraint("cause", "username", "channel", "target", name="uq_outbox"),
     Index("ix_outbox_job_id", "job_id"),
     Index("ix_outbox_state", "state", "cluster", "batch"),
     has_rowid=True,

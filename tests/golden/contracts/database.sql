@@ -530,7 +530,7 @@ CREATE TABLE outbox (
 	batch BIGINT, 
 	done_time BIGINT, 
 	CONSTRAINT pk_outbox PRIMARY KEY (id), 
-	CONSTRAINT uq_outbox_cause_username_channel_target UNIQUE (cause, username, channel, target), 
+	CONSTRAINT uq_outbox UNIQUE (cause, username, channel, target), 
 	CONSTRAINT fk_outbox_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
 );
 
@@ -578,7 +578,7 @@ CREATE TABLE subscription (
 	threshold BIGINT NOT NULL, 
 	created_time BIGINT NOT NULL, 
 	CONSTRAINT pk_subscription PRIMARY KEY (id), 
-	CONSTRAINT uq_subscription_username_event_channel_target_cluster_jobid_account UNIQUE (username, event, channel, target, cluster, jobid, account)
+	CONSTRAINT uq_subscription UNIQUE (username, event, channel, target, cluster, jobid, account)
 );
 
 CREATE INDEX ix_api_token_parent_id ON api_token (parent_id);

@@ -29,7 +29,7 @@ def upgrade() -> None:
         *_integers("threshold created_time"),
         sa.UniqueConstraint(
             "username", "event", "channel", "target", "cluster", "jobid", "account",
-            name="uq_subscription_username",
+            name="uq_subscription",
         ),
     )  # fmt: skip
     op.create_table(
@@ -40,7 +40,7 @@ def upgrade() -> None:
         sa.Column("job_id", _ID, sa.ForeignKey("job.id", ondelete="CASCADE")),
         *_integers("created_time due_time next_time tries"),
         *(sa.Column(name, sa.BigInteger) for name in ("batch", "done_time")),
-        sa.UniqueConstraint("cause", "username", "channel", "target", name="uq_outbox_cause"),
+        sa.UniqueConstraint("cause", "username", "channel", "target", name="uq_outbox"),
     )
     op.create_index("ix_outbox_job_id", "outbox", ["job_id"])
     op.create_index("ix_outbox_state", "outbox", ["state", "cluster", "batch"])
