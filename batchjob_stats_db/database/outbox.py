@@ -15,21 +15,21 @@ from sqlalchemy.engine import Connection
 from batchjob.judgements import FAILED_STATES
 from batchjob.schedulers.records import JobRecord
 from batchjob_stats_db.database import schema, subscriptions
-from batchjob_stats_db.database.subscriptions import Event, Offer, Recipient, Wish
+from batchjob_stats_db.database.subscriptions import MessageEvent, Offer, Recipient, Wish
 from batchjob_stats_db.database.upsert import write_rows
 
-TABLE = schema.outbox
-_row, _job = TABLE.c, schema.job.c
+_table = schema.outbox
+_row, _job = _table.c, schema.job.c
 WAITING, SENT, FAILED, DROPPED = "waiting", "sent", "failed", "dropped"
 FINAL_SECONDS = 900
 """How long after a job's end a message waits for final figures."""
-_ENDS = (Event.END, Event.FAILURE)
+_ENDS = (MessageEvent.END, MessageEvent.FAILURE)
 _SUMMARY_SECONDS = 3600  # from one summary to the next
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 30, 3600
 _KEPT_SECONDS = {True: 2 * 86400, False: 35 * 86400}  # after an end, and of what may recur
 
 
-class Pace(NamedTuple):
+class MessagePace(NamedTuple):
     """When messages are sent."""
 
     gather_seconds: int = 180
@@ -40,7 +40,7 @@ class Pace(NamedTuple):
 class Told(NamedTuple):
     """Something that happened to one job, or to none."""
 
-    event: Event
+    event: MessageEvent
     user: str
     job_id: int | None
     jobid: str
@@ -59,9 +59,9 @@ def told_of_records(
         at = job.start_time if job.end_time is None else job.end_time
         if at is None or job.tool or at < max(since, now - oldest):
             continue
-        event = Event.STARTED
+        event = MessageEvent.STARTED
         if job.end_time is not None:
-            event = Event.FAILURE if job.state in FAILED_STATES else Event.END
+            event = MessageEvent.FAILURE if job.state in FAILED_STATES else MessageEvent.END
         kind = "end" if event in _ENDS else "start"
         due = now if kind == "start" else min(max(int(at) + FINAL_SECONDS, now), now + 900)
         told.append(Told(event, job.user, job_id, job.jobid, f"{kind}:{job_id}:{at:.0f}", due))
@@ -76,8 +76,8 @@ def write(db: Connection, offer: Offer, cluster: str, told: Collection[Told], no
     rows = []
     for each in told:
         wishes = [Wish(each.event)]
-        if each.event is Event.FAILURE:
-            wishes.append(Wish(Event.END))
+        if each.event is MessageEvent.FAILURE:
+            wishes.append(Wish(MessageEvent.END))
         subscribed = by_user.get(each.user, ())
         found: set[Recipient] = set()
         for wish in wishes:
@@ -93,12 +93,12 @@ def _new_row(cluster: str, told: Told, to: Recipient, now: int) -> tuple[object,
     )  # fmt: skip
 
 
-_NEW = [c.name for c in TABLE.columns if c.name not in ("id", "batch", "done_time")]
+_NEW = [c.name for c in _table.columns if c.name not in ("id", "batch", "done_time")]
 
 
 def insert(db: Connection, rows: Collection[tuple[object, ...]]) -> None:
     """Insert rows of which the cause is new."""
-    write_rows(db, TABLE, list(rows), _NEW, keep_existing=True)
+    write_rows(db, _table, list(rows), _NEW, keep_existing=True)
 
 
 def _waiting(clusters: Collection[str]) -> sa.ColumnElement[bool]:
@@ -112,7 +112,7 @@ def waiting_counts(db: Connection, clusters: Collection[str]) -> Counter[str]:
 
 
 def drop_outdated(
-    db: Connection, clusters: Collection[str], pace: Pace, now: int
+    db: Connection, clusters: Collection[str], pace: MessagePace, now: int
 ) -> Counter[tuple[str, str]]:
     """Drop what is too old, or no longer true; returns how many, by cluster and channel."""
     ended = sa.select(_job.id).where(_job.id == _row.job_id, _job.end_time.is_not(None)).exists()
@@ -121,8 +121,8 @@ def drop_outdated(
     )
     untrue = sa.or_(
         _row.event.in_(_ENDS) & ~ended,  # it was requeued
-        (_row.event == Event.FAILURE) & ~failed.exists(),
-        _row.event.in_((Event.IDLE, Event.MEMORY)) & ended,
+        (_row.event == MessageEvent.FAILURE) & ~failed.exists(),
+        _row.event.in_((MessageEvent.IDLE, MessageEvent.MEMORY)) & ended,
     )
     too_old = _row.created_time < now - pace.oldest_seconds
     which = _waiting(clusters) & (too_old | (untrue & _row.batch.is_(None)))
@@ -150,7 +150,7 @@ def _may_try(now: int) -> sa.ColumnElement[bool]:
 
 
 def assign_batches(
-    db: Connection, clusters: Collection[str], pace: Pace, minute: int, now: int
+    db: Connection, clusters: Collection[str], pace: MessagePace, minute: int, now: int
 ) -> None:
     """Decide what becomes a message of its own, and what a summary.
 
@@ -166,8 +166,8 @@ def assign_batches(
         group = _Group._make(row)
         if subscriptions.is_quiet(group.quiet_hours, minute):
             continue
-        which, is_digest = alone & group.condition(), _row.event == Event.DIGEST
-        own = sa.update(TABLE).where(which, ready, gathered).values(batch=_row.id)
+        which, is_digest = alone & group.condition(), _row.event == MessageEvent.DIGEST
+        own = sa.update(_table).where(which, ready, gathered).values(batch=_row.id)
         is_summed_up = _was_summed_up(db, group, now)
         if group.number <= pace.storm and not is_summed_up:
             db.execute(own)
@@ -175,7 +175,7 @@ def assign_batches(
         db.execute(own.where(is_digest))
         first = sa.select(sa.func.min(_row.id)).where(which, ~is_digest, gathered)
         if not is_summed_up and (lead := db.execute(first).scalar()) is not None:
-            db.execute(sa.update(TABLE).where(which, ~is_digest).values(batch=lead))
+            db.execute(sa.update(_table).where(which, ~is_digest).values(batch=lead))
 
 
 def _was_summed_up(db: Connection, group: _Group, now: int) -> bool:
@@ -196,7 +196,7 @@ _JOB_COLUMNS = [
 ]  # fmt: skip
 
 
-class Batch(NamedTuple):
+class MessageBatch(NamedTuple):
     """Rows that become one message; without a job, the columns of `job` are None."""
 
     id: int
@@ -217,20 +217,20 @@ def due_batches(db: Connection, clusters: Collection[str], now: int) -> list[int
     return [each for each in db.scalars(query.order_by(sa.func.min(_row.next_time))) if each]
 
 
-def claim(db: Connection, batch: int, lease_seconds: int, now: int) -> Batch | None:
+def claim(db: Connection, batch: int, lease_seconds: int, now: int) -> MessageBatch | None:
     """Take a batch for some seconds, in which nobody else sends it; None: somebody else has it."""
     which = (_row.batch == batch) & (_row.state == WAITING)
     taken = {"next_time": now + lease_seconds, "tries": _row.tries + 1}
-    if not db.execute(sa.update(TABLE).where(which, _may_try(now)).values(taken)).rowcount:
+    if not db.execute(sa.update(_table).where(which, _may_try(now)).values(taken)).rowcount:
         return None
-    joined = TABLE.outerjoin(schema.job)
+    joined = _table.outerjoin(schema.job)
     counts = sa.select(_job.state, sa.func.count()).select_from(joined).where(which)
     states = {row[0]: row[1] for row in db.execute(counts.group_by(_job.state))}
     is_failed = sa.case((_job.state.in_([state.value for state in FAILED_STATES]), 0), else_=1)
-    columns = (*TABLE.columns, *_JOB_COLUMNS, _job.state.label("job_state"))
+    columns = (*_table.columns, *_JOB_COLUMNS, _job.state.label("job_state"))
     query = sa.select(*columns).select_from(joined).where(which).order_by(is_failed, _row.id)
     rows = list(db.execute(query.limit(_SHOWN)).all())
-    return Batch(batch, rows[0].tries, states, rows) if rows else None
+    return MessageBatch(batch, rows[0].tries, states, rows) if rows else None
 
 
 def finish(
@@ -247,18 +247,18 @@ def _finish(
     rows = db.execute(sa.select(*keys, sa.func.count()).where(which).group_by(*keys)).all()
     if rows:
         done = {"state": state, "done_time": now, "detail": detail[:300]}
-        db.execute(sa.update(TABLE).where(which).values(done))
+        db.execute(sa.update(_table).where(which).values(done))
     return Counter({(row[0], row[1]): row[2] for row in rows})
 
 
-def postpone(db: Connection, batch: Batch, *, is_doubtful: bool, now: int) -> None:
+def postpone(db: Connection, batch: MessageBatch, *, is_doubtful: bool, now: int) -> None:
     """Try again later. If nobody can have got the message, it may become part of a summary."""
     pause = min(_FIRST_RETRY_SECONDS * 2 ** min(batch.tries - 1, 10), _LAST_RETRY_SECONDS)
     values: dict[str, Any] = {"next_time": now + pause}
     if not is_doubtful:
         values["batch"] = None
     which = (_row.batch == batch.id) & (_row.state == WAITING)
-    db.execute(sa.update(TABLE).where(which).values(values))
+    db.execute(sa.update(_table).where(which).values(values))
 
 
 def delete_old(db: Connection, cluster: str, now: int) -> None:
@@ -266,4 +266,4 @@ def delete_old(db: Connection, cluster: str, now: int) -> None:
     for is_end, seconds in _KEPT_SECONDS.items():
         about = _row.event.in_(_ENDS) if is_end else _row.event.not_in(_ENDS)
         old = (_row.cluster == cluster) & about & (_row.done_time < now - seconds)
-        db.execute(sa.delete(TABLE).where(old))
+        db.execute(sa.delete(_table).where(old))

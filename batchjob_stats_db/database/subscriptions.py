@@ -24,12 +24,12 @@ from batchjob.runtime.values import with_metavar
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.upsert import chunks, write_rows
 
-TABLE, _site = schema.subscription, schema.message_site.c
-MAX_PER_USER = 100
+_table, _site = schema.subscription, schema.message_site.c
+MAX_SUBSCRIPTIONS = 100
 OFF, MAIL, WEBHOOK, NTFY = "off", "mail", "webhook", "ntfy"
 
 
-class Event(StrEnum):
+class MessageEvent(StrEnum):
     """What a message is about."""
 
     END = "end"
@@ -43,13 +43,15 @@ class Event(StrEnum):
 class Wish(NamedTuple):
     """An event, and from when it counts: seconds of idle GPUs, or per cent of the memory."""
 
-    event: Event
+    event: MessageEvent
     threshold: int = 0
 
     def __str__(self) -> str:
-        if self.event is Event.IDLE:
+        if self.event is MessageEvent.IDLE:
             return f"{self.event}={self.threshold // 60}m"
-        return f"{self.event}={self.threshold}%" if self.event is Event.MEMORY else self.event
+        return (
+            f"{self.event}={self.threshold}%" if self.event is MessageEvent.MEMORY else self.event
+        )
 
 
 _EXPECTED = "expected end, failure, started, idle=30m, memory=90% or digest"
@@ -60,12 +62,15 @@ def parse_wish(value: Any) -> Wish:
     """`end`, `failure`, `started`, `digest`, `idle` or `idle=30m`, `memory` or `memory=90%`."""
     name, _, threshold = str(value).strip().partition("=")
     try:
-        event = Event(name)
-        if event is Event.IDLE and (seconds := int(values.duration(threshold or "30m"))) >= 60:
+        event = MessageEvent(name)
+        if (
+            event is MessageEvent.IDLE
+            and (seconds := int(values.duration(threshold or "30m"))) >= 60
+        ):
             return Wish(event, seconds)
-        if event is Event.MEMORY and (share := values.ratio(threshold or "90%")) > 0:
+        if event is MessageEvent.MEMORY and (share := values.ratio(threshold or "90%")) > 0:
             return Wish(event, round(100 * share))
-        if event not in (Event.IDLE, Event.MEMORY) and not threshold:
+        if event not in (MessageEvent.IDLE, MessageEvent.MEMORY) and not threshold:
             return Wish(event)
     except ValueError:
         pass
@@ -158,10 +163,10 @@ class Subscription(NamedTuple):
     @property
     def wish(self) -> Wish:
         """The event with its threshold."""
-        return Wish(Event(self.event), self.threshold)
+        return Wish(MessageEvent(self.event), self.threshold)
 
 
-_COLUMNS = [TABLE.c[name] for name in Subscription._fields]
+_COLUMNS = [_table.c[name] for name in Subscription._fields]
 
 
 def of_users(db: Connection, users: Collection[str]) -> list[Subscription]:
@@ -170,29 +175,29 @@ def of_users(db: Connection, users: Collection[str]) -> list[Subscription]:
         Subscription(*row)
         for part in chunks(sorted(users))
         for row in db.execute(
-            sa.select(*_COLUMNS).where(TABLE.c.username.in_(part)).order_by(TABLE.c.id)
+            sa.select(*_COLUMNS).where(_table.c.username.in_(part)).order_by(_table.c.id)
         )
     ]
 
 
 def add(db: Connection, subscription: Subscription) -> None:
     """Subscribe; the same again changes threshold and quiet hours. Raises ValueError."""
-    count = sa.select(sa.func.count()).where(TABLE.c.username == subscription.username)
-    if db.execute(count).scalar_one() >= MAX_PER_USER:
-        raise ValueError(f"expected at most {MAX_PER_USER} subscriptions; remove some first")
-    write_rows(db, TABLE, [subscription[1:]], Subscription._fields[1:])
+    count = sa.select(sa.func.count()).where(_table.c.username == subscription.username)
+    if db.execute(count).scalar_one() >= MAX_SUBSCRIPTIONS:
+        raise ValueError(f"expected at most {MAX_SUBSCRIPTIONS} subscriptions; remove some first")
+    write_rows(db, _table, [subscription[1:]], Subscription._fields[1:])
 
 
 def remove(db: Connection, username: str, subscription_id: int) -> bool:
     """Whether there was such a subscription of this user, which is deleted."""
-    which = (TABLE.c.id == subscription_id) & (TABLE.c.username == username)
-    return db.execute(sa.delete(TABLE).where(which)).rowcount > 0
+    which = (_table.c.id == subscription_id) & (_table.c.username == username)
+    return db.execute(sa.delete(_table).where(which)).rowcount > 0
 
 
 def switch_off(db: Connection, username: str, now: int) -> None:
     """Unsubscribe from everything, the site's defaults included."""
-    db.execute(sa.delete(TABLE).where(TABLE.c.username == username))
-    for event in Event:
+    db.execute(sa.delete(_table).where(_table.c.username == username))
+    for event in MessageEvent:
         add(db, Subscription(0, username, event, OFF, "", "", "", "", "", 0, now))
 
 

@@ -13,8 +13,8 @@ from batchjob.runtime.formatting import to_printable as printable
 from batchjob.runtime.http_client import FetchError, fetch, tls_context
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.times import format_time, to_milliseconds
-from batchjob_stats_db.database.outbox import Batch
-from batchjob_stats_db.database.subscriptions import Event, signature
+from batchjob_stats_db.database.outbox import MessageBatch
+from batchjob_stats_db.database.subscriptions import MessageEvent, signature
 from batchjob_stats_db.poller.messages.channels import Message
 from batchjob_stats_db.poller.messages.options import MessageOptions
 from batchjob_stats_db.poller.options import read_secret_option
@@ -90,7 +90,12 @@ def one_line(text: str) -> str:
 
 
 def compose(
-    batch: Batch, read: Read, options: MessageOptions, site: Mapping[str, str], *, patient: bool
+    batch: MessageBatch,
+    read: Read,
+    options: MessageOptions,
+    site: Mapping[str, str],
+    *,
+    patient: bool,
 ) -> Message:
     """The message of a batch. Raises NoReportError without a report, if `patient`."""
     first = batch.first
@@ -132,7 +137,7 @@ def compose(
 
 def _page_of(row: sa.Row[Any]) -> tuple[str, dict[str, str]]:
     """Where the server has the report of a row."""
-    if row.event == Event.DIGEST:
+    if row.event == MessageEvent.DIGEST:
         owner = {"account": row.account} if row.account else {"user": row.username}
         return "digest", {**owner, "cluster": row.cluster, "until": row.detail}
     return f"jobs/{quote(row.jobid, safe='')}/report", {
@@ -141,12 +146,16 @@ def _page_of(row: sa.Row[Any]) -> tuple[str, dict[str, str]]:
 
 
 def _subject_of_one(row: sa.Row[Any]) -> str:
-    if row.event == Event.DIGEST:
+    if row.event == MessageEvent.DIGEST:
         whose = f"of account {printable(row.account)} " if row.account else ""
         return f"The week {whose}on {printable(row.cluster)}"
     name = f" ({printable(row.name)})" if row.name else ""
     job = f"Job {printable(row.jobid)}{name} on {printable(row.cluster)}"
-    what = {Event.STARTED: "started", Event.IDLE: row.detail, Event.MEMORY: row.detail}
+    what = {
+        MessageEvent.STARTED: "started",
+        MessageEvent.IDLE: row.detail,
+        MessageEvent.MEMORY: row.detail,
+    }
     return f"{job}: {what.get(row.event) or row.job_state}"
 
 
@@ -165,13 +174,13 @@ def _lines_of_one(row: sa.Row[Any], zone: ZoneInfo) -> list[str]:
     return [*times, *notice]
 
 
-def _subject_of_many(batch: Batch) -> str:
+def _subject_of_many(batch: MessageBatch) -> str:
     cluster, number = printable(batch.first.cluster), sum(batch.states.values())
     states = ", ".join(f"{count} {state}" for state, count in sorted(batch.states.items()))
     return f"{number} jobs on {cluster}: {states}"
 
 
-def _lines_of_many(batch: Batch) -> list[str]:
+def _lines_of_many(batch: MessageBatch) -> list[str]:
     lines = ["", "Many things happened at once, so this is one message about all of them."]
     for row in batch.rows:
         if row.jobid is not None:
@@ -205,7 +214,7 @@ def _preformatted(lines: list[str]) -> str:
 
 
 def _document(
-    batch: Batch, subject: str, page: str, lines: list[str], pages: Pages | None
+    batch: MessageBatch, subject: str, page: str, lines: list[str], pages: Pages | None
 ) -> dict[str, Any]:
     first = batch.first
     return {

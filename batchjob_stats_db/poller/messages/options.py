@@ -17,7 +17,7 @@ from batchjob.runtime.values import (
     with_metavar,
 )
 from batchjob.secret_files import secret_file
-from batchjob_stats_db.database.outbox import Pace
+from batchjob_stats_db.database.outbox import MessagePace
 from batchjob_stats_db.database.subscriptions import (
     MAIL,
     NTFY,
@@ -118,9 +118,9 @@ class MessageOptions:
         assert offer is not None
         return offer
 
-    def pace(self) -> Pace:
+    def pace(self) -> MessagePace:
         """When messages are sent."""
-        return Pace(int(self.gather), self.storm, int(self.oldest))
+        return MessagePace(int(self.gather), self.storm, int(self.oldest))
 
     def problems(self) -> Iterator[str]:
         """What contradicts itself or is missing, one line each."""

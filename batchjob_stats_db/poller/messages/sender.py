@@ -18,7 +18,7 @@ from sqlalchemy.engine import Engine
 
 from batchjob.runtime.log import LogOnce
 from batchjob_stats_db.database import outbox, subscriptions
-from batchjob_stats_db.database.outbox import Batch
+from batchjob_stats_db.database.outbox import MessageBatch
 from batchjob_stats_db.poller.messages.channels import Channels, Outcome
 from batchjob_stats_db.poller.messages.compose import NoReportError, Reports, compose
 from batchjob_stats_db.poller.messages.options import MessageOptions
@@ -117,7 +117,7 @@ class Sender:
             )  # fmt: skip
         self._note(batch, outcome)
 
-    def _try(self, batch: Batch, site: dict[str, str], now: int) -> Outcome:
+    def _try(self, batch: MessageBatch, site: dict[str, str], now: int) -> Outcome:
         first = batch.first
         place = self._channels.place(first.channel, first.target)
         if self._spared.get(place, 0.0) > time.monotonic():
@@ -136,7 +136,7 @@ class Sender:
             self._spared[place] = time.monotonic() + _SPARED_SECONDS
         return outcome
 
-    def _note(self, batch: Batch, outcome: Outcome) -> None:
+    def _note(self, batch: MessageBatch, outcome: Outcome) -> None:
         """Note the outcome, however long the database refuses: nobody else knows of it."""
         while True:
             try:
