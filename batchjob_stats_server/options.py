@@ -35,10 +35,11 @@ from batchjob.secret_files import secret_file
 from batchjob_stats_db.database.access import LEVELS
 from batchjob_stats_db.poller.options import DatabaseOptions, TsdbOptions, read_secret_option
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
-from batchjob_stats_server.promql.query_limits import QueryLimits
 from collectors.emissions.options import EmissionsOptions
 
 _SHORTEST_SECRET = 16
+SECRET_HEADER = "X-Batchjob-Secret"  # noqa: S105 (a name)
+"""The header in which a trusted peer sends its secret."""
 
 
 @with_metavar("NAME")
@@ -146,10 +147,9 @@ class AuthOptions:
         repeat=True,
     )
     secret_file: str = option(
-        "", "File with the secret that a trusted peer sends with each request.", parse=secret_file
-    )
-    secret_header: str = option(
-        "X-Batchjob-Secret", "Header that contains this secret.", parse=_header_name
+        "",
+        "File with the secret that a trusted peer sends with each request, in X-Batchjob-Secret.",
+        parse=secret_file,
     )
     user_header: str = option(
         "X-Grafana-User", "Header that contains the user's name.", parse=_header_name
@@ -198,11 +198,6 @@ class AuthOptions:
         parse=_account_group,
         repeat=True,
     )
-    unix_groups: bool = option(
-        False,
-        "Also use the groups that this host knows for a login name (NSS, which "
-        "includes LDAP and SSSD).",
-    )
     slurm_admins: str = option(
         "none",
         "Minimum AdminLevel in Slurm's accounting that lets a user see all jobs of the cluster.",
@@ -249,11 +244,6 @@ class OidcOptions:
     )
     groups_claim: str = option("groups", "Claim that contains the group names.", metavar="NAME")
     session: float = option(10 * 3600.0, "Lifetime of a session.", parse=duration)
-    remember: float = option(
-        30 * 86400.0,
-        "How long the groups of a log-in apply to the tokens of its user.",
-        parse=duration,
-    )
     ca_file: str = option("", "CA certificates to trust for the provider (PEM).")
 
 
@@ -262,15 +252,17 @@ class LimitOptions:
     """Limits on requests and connections."""
 
     user_rate: float = option(
-        20.0, "Maximum rate of requests per user, per second; 0: no limit.", parse=number
-    )
-    user_burst: int = option(200, "Maximum burst of requests per user.", parse=at_least_one)
-    peer_rate: float = option(
-        50.0,
-        "Maximum rate of requests per address, per second; trusted peers are exempt; 0: no limit.",
+        20.0,
+        "Maximum rate of requests per user, per second, in bursts of ten times as many; 0: no"
+        " limit.",
         parse=number,
     )
-    peer_burst: int = option(500, "Maximum burst of requests per address.", parse=at_least_one)
+    peer_rate: float = option(
+        50.0,
+        "Maximum rate of requests per address, per second, in bursts of ten times as many; trusted"
+        " peers are exempt; 0: no limit.",
+        parse=number,
+    )
     connections: int = option(
         1000,
         "Maximum number of connections; when it is reached, the connection that has "
@@ -289,9 +281,11 @@ class GateOptions:
     """Limits on users' PromQL queries."""
 
     concurrent: int = option(
-        4, "Maximum number of simultaneous queries to the time series database.", parse=at_least_one
+        4,
+        "Maximum number of simultaneous queries to the time series database, of which one user"
+        " has half.",
+        parse=at_least_one,
     )
-    concurrent_per_user: int = option(2, "Maximum number per user.", parse=at_least_one)
     timeout: float = option(30.0, "Maximum duration of a query.", parse=duration)
     answer_bytes: int = option(32 << 20, "Maximum size of an answer.", parse=at_least_one)
     series: int = option(
@@ -299,16 +293,6 @@ class GateOptions:
         "Maximum number of series in an answer, where the database supports a limit.",
         parse=at_least_one,
     )
-    longest_window: float = option(
-        400 * 86400.0, "Maximum time from start to end of a query.", parse=duration
-    )
-    longest_range: float = option(
-        100 * 86400.0, "Maximum range of a selector or subquery.", parse=duration
-    )
-
-    def limits(self) -> QueryLimits:
-        """Limits of a single query."""
-        return QueryLimits(window_seconds=self.longest_window, range_seconds=self.longest_range)
 
 
 @dataclass(frozen=True)
@@ -322,9 +306,6 @@ class ReportOptions:
         "show energy and emissions multiplied by it.",
         parse=_pue,
         metavar="RATIO",
-    )
-    similar: int = option(
-        20, "Number of similar jobs that a job is compared with.", parse=at_least_one
     )
     help_url: str = option(
         "",
@@ -353,8 +334,11 @@ class SamplesOptions:
     directory: str = option(
         "", "Directory of sample files; used for measurements when tsdb.url is not set.", parse=text
     )
-    streams: int = option(32, "Maximum number of open streams of samples.", parse=at_least_one)
-    streams_per_user: int = option(8, "Maximum number per user.", parse=at_least_one)
+    streams: int = option(
+        32,
+        "Maximum number of open streams of samples, of which one user has a quarter.",
+        parse=at_least_one,
+    )
 
 
 @dataclass(frozen=True)
@@ -424,8 +408,8 @@ def setting_errors(chosen: ServerSettings) -> Iterator[str]:
         yield "oidc.client-id, oidc.server-url: expected with oidc.issuer"
     if oidc.issuer and "openid" not in oidc.scope:
         yield "oidc.scope: expected openid among them"
-    if auth.user_header.lower() == auth.secret_header.lower():
-        yield "auth.user-header, auth.secret-header: expected two different headers"
+    if auth.user_header.lower() == SECRET_HEADER.lower():
+        yield f"auth.user-header: expected another header than {SECRET_HEADER}, of the secret"
 
 
 def proxy_secret(auth: AuthOptions) -> str:

@@ -18,7 +18,6 @@ from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server.auth.certificates import Certificates
-from batchjob_stats_server.auth.groups import Groups
 from batchjob_stats_server.auth.rights import ProcessToken
 from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.mail_template import MailTemplate, load_mail_template
@@ -40,6 +39,9 @@ if TYPE_CHECKING:
     from batchjob_stats_server.auth.oidc import OidcProvider
 
 
+_BURST_SECONDS = 10  # of its rate of requests, at once
+
+
 class Services(NamedTuple):
     """The collaborators of an application."""
 
@@ -47,7 +49,6 @@ class Services(NamedTuple):
     reader: Engine
     writer: Engine  # only for tokens and sessions
     proxy_secret: str
-    groups: Groups
     factors: SiteFactors
     metrics: ServerMetrics
     user_rate: RateLimiter
@@ -105,10 +106,10 @@ def build(settings: ServerSettings) -> Services:
         raise
     emissions, auth = settings.emissions, settings.auth
     has_factors = emissions.provider or emissions.server_url
-    limit, gate = settings.limit, settings.gate
+    limit, gate, streams = settings.limit, settings.gate, settings.samples.streams
     endpoint = gate_endpoint(settings.tsdb, gate)
     concurrent = gate.concurrent if settings.tsdb.url else 0
-    tsdb = PromqlBackend(endpoint, concurrent, gate.concurrent_per_user) if concurrent else None
+    tsdb = PromqlBackend(endpoint, concurrent, max(concurrent // 2, 1)) if concurrent else None
     histories = _time_series_pool(settings, endpoint, tsdb)
     metrics = ServerMetrics()
     metrics.watch(readers, tsdb.turns if tsdb else None)
@@ -117,19 +118,12 @@ def build(settings: ServerSettings) -> Services:
         readers,
         writer_engine(url, answer_seconds=settings.web.query_timeout),
         proxy_secret(auth),
-        Groups(
-            auth,
-            readers if settings.oidc.issuer else None,
-            settings.oidc.remember,
-            time.time,
-            threads.while_waiting,
-        ),
         SiteFactors.of_site(emissions, "emissions") if has_factors else SiteFactors((), ()),
         metrics,
-        RateLimiter(limit.user_rate, limit.user_burst),
-        RateLimiter(limit.peer_rate, limit.peer_burst),
+        RateLimiter(limit.user_rate, round(_BURST_SECONDS * limit.user_rate)),
+        RateLimiter(limit.peer_rate, round(_BURST_SECONDS * limit.peer_rate)),
         threads,
-        Turns(settings.samples.streams, settings.samples.streams_per_user, "the sample files"),
+        Turns(streams, max(streams // 4, 1), "the sample files"),
         histories,
         ClusterReadings(histories, threads),
         rules,

@@ -44,11 +44,17 @@ from batchjob_stats_server.promql.endpoints import (
     openapi_parameters,
     parse_params,
 )
-from batchjob_stats_server.promql.query_limits import Malformed, Unavailable, quote
+from batchjob_stats_server.promql.query_limits import (
+    Malformed,
+    QueryLimits,
+    Unavailable,
+    quote,
+)
 from batchjob_stats_server.promql.selector import label_name
 from batchjob_stats_server.services import Services
 
 _MAX_FIELDS = 100
+_LIMITS = QueryLimits()
 _NO_SERIES = b'"result":[]'
 _HEAD_BYTES = 200  # of an answer without series: all but warnings and infos
 _TAIL_BYTES = 4096  # bytes at the end of an answer that contain Prometheus' warnings and infos
@@ -143,7 +149,7 @@ async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Resp
     def prepare() -> tuple[Principal, Confinement, ConfinedForm, float]:
         principal, confinement = _identify(request, services, background_tasks)
         params = parse_params(_read_pairs(request, body), kind.parameters)
-        form = kind.form(params, confinement, services.clock(), options.limits())
+        form = kind.form(params, confinement, services.clock(), _LIMITS)
         _log_query(principal, confinement, params, path)
         # To Prometheus, 0 means no limit.
         series = min(params.values.get("limit") or options.series, options.series)

@@ -79,9 +79,7 @@ def gather_report_input(sources: ReportSources, access: Access, run: RowMapping)
     settings = sources.settings
     now = int(sources.clock())
     with sources.reader.connect() as db:
-        material, job = _from_database(
-            db, access, run, settings.tsdb.policy(), now, settings.report.similar
-        )
+        material, job = _from_database(db, access, run, settings.tsdb.policy(), now)
     if job and sources.histories.has_store:
         try:
             with sources.histories.acquire() as history:
@@ -92,11 +90,11 @@ def gather_report_input(sources: ReportSources, access: Access, run: RowMapping)
 
 
 def _from_database(
-    db: Connection, access: Access, job: Row, policy: UsagePolicy, now: int, max_similar: int = 20
+    db: Connection, access: Access, job: Row, policy: UsagePolicy, now: int
 ) -> tuple[ReportInput, JobToMeasure | None]:
     """Read what the database has of a job, and the span of its measurements."""
     parts = parts_of(db, access, job["id"]) or {}
-    alike, jobs = similar(db, access, job, max_similar, SIMILAR_JOB_COLUMNS)
+    alike, jobs = similar(db, access, job, names=SIMILAR_JOB_COLUMNS)
     inputs = ReportInput(
         dict(job), now, parts.get("gpus", ()), parts.get("emissions", ()),
         similar=jobs, alike=alike, short_jobs=short_jobs(db, access, job),

@@ -27,6 +27,7 @@ from batchjob_stats_server.auth.rights import (
     principal_of_token,
 )
 from batchjob_stats_server.http.problems import SAFE_METHODS, Problem, too_many_requests
+from batchjob_stats_server.options import SECRET_HEADER
 from batchjob_stats_server.services import CurrentServices, Services
 
 log = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ def _record_token_use(services: Services, token: tokens.Token, now: int) -> None
 
 def _authenticate_by_header(request: Request, services: Services, user: str) -> Principal:
     auth = services.settings.auth
-    secrets = request.headers.getlist(auth.secret_header)
+    secrets = request.headers.getlist(SECRET_HEADER)
     is_secret_right = len(secrets) == 1 and hmac.compare_digest(
         secrets[0].encode(), services.proxy_secret.encode()
     )
@@ -171,7 +172,7 @@ def _authenticate_by_header(request: Request, services: Services, user: str) -> 
 def _principal_of(services: Services, user: str, via: Via) -> Principal:
     """A person named by a trusted peer or the provider, with their present rights."""
     auth = services.settings.auth
-    role = configured_role(auth, user, services.groups.of(user))
+    role = configured_role(auth, user, _groups_of(services, user))
     return Principal(user, role, via, auth.cluster)
 
 
@@ -257,12 +258,25 @@ async def _check_scraper(
 Scraper = Annotated[None, Depends(_check_scraper)]
 
 
+_GROUPS_SECONDS = 30 * 86400  # how long the groups of a log-in apply to the tokens of its user
+
+
+def _groups_of(services: Services, user: str) -> frozenset[str]:
+    """The groups that the provider named at the last log-in, if any option depends on them."""
+    auth = services.settings.auth
+    is_needed = auth.admin_group or auth.viewer_group or auth.account_group
+    if not (is_needed and services.settings.oidc.issuer):
+        return frozenset()
+    with services.reader.connect() as db:
+        return sessions.groups_of(db, user, int(services.clock()) - _GROUPS_SECONDS)
+
+
 def _access_of(services: Services, principal: Principal, db: LazyConnection) -> Access:
     if principal.role is not TokenRole.USER:
         return Access(clusters=principal.clusters) if principal.clusters else EVERYTHING
     auth = services.settings.auth
     level = auth.slurm_admins.replace("none", "")
-    groups = services.groups.of(principal.user)
+    groups = _groups_of(services, principal.user)
     # Groups belong to the users of `auth.cluster`: a namesake on another cluster has no part in
     # them, as a principal of some clusters has none on the others.
     more = [

@@ -7,7 +7,7 @@ import yaml
 
 from batchjob_stats_server.api import health
 from batchjob_stats_server.api.params import PREFIX
-from batchjob_stats_server.options import AuthOptions
+from batchjob_stats_server.options import SECRET_HEADER
 from grafana.generate.__main__ import FOLDER
 from grafana.generate.plugins import PLUGINS, PROMETHEUS
 from tests.e2e.reader import text
@@ -27,7 +27,7 @@ def test_every_data_source_type_of_dashboards_is_provisioned():
 
 def test_data_sources_send_secret_in_default_header_of_server():
     for source in load_provisioning("datasources")["datasources"]:
-        assert source["jsonData"]["httpHeaderName1"] == AuthOptions().secret_header
+        assert source["jsonData"]["httpHeaderName1"] == SECRET_HEADER
         assert source["secureJsonData"]["httpHeaderValue1"].startswith("$__file{")
 
 

@@ -12,7 +12,6 @@ from joserfc.jwk import RSAKey
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_server import app
-from batchjob_stats_server.auth.groups import Groups
 from batchjob_stats_server.auth.oidc import OidcProvider
 from batchjob_stats_server.options import AccountGroup, OidcOptions
 from tests.batchjob_stats_server.conftest import NOW
@@ -58,7 +57,6 @@ def services(services, provider, current_time):
     return services._replace(
         settings=services.settings._replace(oidc=options, auth=auth),
         provider=OidcProvider(options, SECRET, clock, clock),
-        groups=Groups(auth, services.reader, options.remember, clock),
         clock=clock,
     )
 
@@ -329,7 +327,7 @@ def test_token_role_follows_groups_of_the_last_log_in(
     program = make_browser()
     program.headers["Authorization"] = f"Bearer {made}"
     assert whoami(program) == ("alice", "viewer", "token")
-    current_time[0] += services.settings.oidc.remember
+    current_time[0] += 30 * 86400
     assert whoami(program) == ("alice", "user", "token")
     log_in(alice)
     assert whoami(program) == ("alice", "viewer", "token")
