@@ -104,6 +104,15 @@ class ClusterReading(NamedTuple):
                 sums[name] += amount
         return dict(sums)
 
+    def free(self, name: str) -> float | None:
+        """What nodes that take jobs have left of `cpus` or `gpus`; None if it is not known."""
+        left = [
+            max(each.amounts.get(name, 0) - each.amounts[f"{name}_allocated"], 0)
+            for each in self.nodes.values()
+            if each.colour in ("free", "part") and f"{name}_allocated" in each.amounts
+        ]
+        return sum(left) if left or f"{name}_allocated" in self.totals() else None
+
     def states(self) -> dict[str, int]:
         """The number of nodes by kind of cell, the most usable first."""
         colours = [each.colour for each in self.nodes.values()]

@@ -9,8 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob.judgements import RUNNING_STATES, unused_cpu_seconds
+from batchjob.judgements import FAILED_STATES, RUNNING_STATES, unused_cpu_seconds
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.rollup import waits
@@ -76,6 +77,43 @@ def most_failures(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]
         if row["jobs_ended"]
     ]
     return sorted(rows, key=lambda row: row["jobs_failed"], reverse=True)[:limit]
+
+
+def failures_by_state(db: Connection, cluster: str, since: int) -> list[RowMapping]:
+    """`state`, `jobs_failed` and `users` of the cluster's jobs that failed since then."""
+    job = schema.job.c
+    query = _failed_since(job.state).group_by(job.state)
+    parameters = {"cluster": cluster, "since": since}
+    return list(db.execute(query.order_by(sa.desc("jobs_failed")), parameters).mappings().all())
+
+
+def failures_by_node(db: Connection, cluster: str, since: int, limit: int) -> list[RowMapping]:
+    """`node`, `jobs_failed` and `users`, those with failed jobs of the most users first.
+
+    A node on which the jobs of several users fail is more likely at fault than their programs.
+    """
+    share = schema.job_node.c
+    query = (
+        _failed_since(share.node)
+        .select_from(schema.job.join(schema.job_node))
+        .where(share.until_time.is_(None))
+        .group_by(share.node)
+        .order_by(sa.desc("users"), sa.desc("jobs_failed"), share.node)
+        .limit(limit)
+    )
+    return list(db.execute(query, {"cluster": cluster, "since": since}).mappings().all())
+
+
+def _failed_since(by: ColumnElement[Any]) -> sa.Select[Any]:
+    job = schema.job.c
+    return sa.select(
+        by,
+        sa.func.count().label("jobs_failed"),
+        sa.func.count(job.username.distinct()).label("users"),
+    ).where(
+        job.cluster == sa.bindparam("cluster"), job.end_time >= sa.bindparam("since"),
+        job.state.in_(FAILED_STATES), job.start_time.is_not(None),
+    )  # fmt: skip
 
 
 def waits_by_partition(

@@ -7,14 +7,13 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from markupsafe import Markup, escape
 from sqlalchemy.engine import RowMapping
 
-from batchjob.judgements import thresholds
+from batchjob.judgements import FAILED_STATES, thresholds
 from batchjob.schedulers.node_names import short_name
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.measure import rollup
-from batchjob_stats_db.queries import coverage, stats
+from batchjob_stats_db.queries import coverage, operators, stats
 from batchjob_stats_db.queries import usage as usage_queries
-from batchjob_stats_db.queries.operators import most_wasteful
 from batchjob_stats_server.api.params import QueryParams
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.http.problems import Problem
@@ -69,6 +68,8 @@ class ClusterHealth(NamedTuple):
     nodes: Sequence[NodeQuality]  # worst first
     exporters: int | None  # number that currently answer; None: unknown
     wastes: Sequence[tuple[Mapping[Any, Any], str]]  # each with a mailto: URL, or ""
+    failures: Sequence[RowMapping]  # by state, since yesterday
+    failing_nodes: Sequence[RowMapping]
 
     def failing_sources(self) -> list[RowMapping]:
         """Sources whose last reading failed."""
@@ -102,6 +103,7 @@ def admin(
     """The clusters of which the caller may see all jobs."""
     services, access = page.services, page.access
     since, until = day_of(page.now) - (_WASTE_DAYS - 1) * DAY, day_of(page.now) + DAY
+    yesterday = rollup.first_day(page.now)
     with services.reader.connect() as db:
         visible_names = [name for name in stats.cluster_names(db) if access.sees_all(name)]
         if not visible_names and not access.everything:
@@ -110,8 +112,10 @@ def admin(
             name: (
                 coverage.polls(db, name),
                 coverage.refusals(db, name),
-                coverage.coverage_by_node(db, name, rollup.first_day(page.now)),
+                coverage.coverage_by_node(db, name, yesterday),
                 usage_queries.sum_usage(db, EVERYTHING, ["username"], since, until, cluster=name),
+                operators.failures_by_state(db, name, yesterday),
+                operators.failures_by_node(db, name, yesterday, _MAX_LISTED),
             )
             for name in visible_names
         }
@@ -122,14 +126,15 @@ def admin(
         "admin.html", clusters=clusters, waste_days=_WASTE_DAYS,
         min_good_ratio=thresholds().enough_coverage,
         has_mail_links=services.mail_template is not None, quality_rows=quality_rows,
-        since=rollup.first_day(page.now), samples_problem=samples_problem,
+        since=yesterday, failed_states=FAILED_STATES, samples_problem=samples_problem,
     )  # fmt: skip
 
 
 def _cluster_health(
     page: PageRenderer, cluster: str, polls: Sequence[RowMapping],
     refusals: Sequence[coverage.Refusals], coverage_rows: Sequence[RowMapping],
-    usage_rows: Sequence[RowMapping],
+    usage_rows: Sequence[RowMapping], failures: Sequence[RowMapping],
+    failing_nodes: Sequence[RowMapping],
 ) -> ClusterHealth:  # fmt: skip
     services, node_reading = page.services, current_reading(page, cluster)
     reading = services.readings.of(cluster, services.clock())
@@ -139,9 +144,12 @@ def _cluster_health(
     exporters = len(set(reading.instances.values())) if reading else None
     qualities = node_qualities(states, coverage_rows, exporter_ratios if exporters else None)
     wastes = [
-        (each, _mail_link(page, cluster, each)) for each in most_wasteful(usage_rows, _MAX_LISTED)
+        (each, _mail_link(page, cluster, each))
+        for each in operators.most_wasteful(usage_rows, _MAX_LISTED)
     ]
-    return ClusterHealth(cluster, polls, refusals, qualities, exporters, wastes)
+    return ClusterHealth(
+        cluster, polls, refusals, qualities, exporters, wastes, failures, failing_nodes
+    )
 
 
 def node_qualities(

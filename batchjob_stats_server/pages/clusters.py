@@ -22,7 +22,7 @@ from batchjob_stats_server.auth import audit
 from batchjob_stats_server.cluster_readings import CELLS, ClusterReading, NodeState
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering import links, template_filters
-from batchjob_stats_server.pages.rendering.charts import day_chart
+from batchjob_stats_server.pages.rendering.charts import DURATION_STEPS, day_chart
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
 from batchjob_stats_server.pages.rendering.job_table import LISTED_COLUMNS, LISTED_WAITING_COLUMNS
 from batchjob_stats_server.pages.rendering.template_filters import trusted_html
@@ -211,12 +211,10 @@ def _wait_history(
         row["day"]: (row["wait_p50_seconds"], row["wait_p90_seconds"] - row["wait_p50_seconds"])
         for row in wait_rows
     }
-    longest_seconds = max(map(sum, waits_by_day.values()), default=0.0)
-    unit = next((unit for unit in (DAY, 3600, 60) if longest_seconds > 2 * unit), 1)
-    until = since + _WAIT_DAYS * DAY
     chart = day_chart(
-        "Wait", _WAIT_SEGMENTS, waits_by_day, since, until, template_filters.duration, unit
-    )
+        "Wait", _WAIT_SEGMENTS, waits_by_day, since, since + _WAIT_DAYS * DAY,
+        template_filters.duration, steps=DURATION_STEPS,
+    )  # fmt: skip
     return {"partition": shown_partition, "partitions": partitions, "chart": chart}
 
 

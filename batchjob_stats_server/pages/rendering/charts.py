@@ -37,12 +37,24 @@ def line_path(
     return "".join(commands)
 
 
-def round_up(value: float) -> float:
-    """The next of 1, 2, 2.5, 5, 10 times a power of ten: a readable scale."""
-    if value <= 0 or not math.isfinite(value):
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value * (1 - 1e-9))
+DURATION_STEPS = (  # seconds
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200),
+    *(day * DAY for day in (1, 2, 5, 7, 14, 30, 60, 90, 180, 365)),
+)
+
+
+def round_step(highest: float, unit: float = 1.0, steps: Sequence[float] = ()) -> float:
+    """The distance between the lines of a readable scale, of which at most five are needed.
+
+    It is one of `steps`, or else 1, 2 or 5 times a power of ten of the unit.
+    """
+    least = highest / 5 * (1 - 1e-9)
+    if found := next((step for step in steps if step >= least), None):
+        return found
+    if least <= 0 or not math.isfinite(least):
+        return unit
+    power = 10.0 ** math.floor(math.log10(least / unit)) * unit
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= least)
 
 
 Segments = Mapping[str, str]
@@ -51,7 +63,6 @@ Segments = Mapping[str, str]
 DAY_CHART_WIDTH, DAY_CHART_HEIGHT = 720.0, 160.0
 _MAX_LABELS = 8  # maximum days with a date below
 _LABEL_WIDTH = 64.0
-_QUARTERS = (0, 0.25, 0.5, 0.75, 1)
 
 
 class DayChart(NamedTuple):
@@ -60,25 +71,27 @@ class DayChart(NamedTuple):
     title: str
     segments: Segments
     columns: Sequence[tuple[int, tuple[float, ...]]]  # day, and the values of its segments
-    top: float
+    lines: Sequence[float]  # values of the lines of the scale, the highest at the top
     format_value: Callable[[float], str]
 
 
 def day_chart(
     title: str, segments: Segments, values: Mapping[int, tuple[float, ...]],
     since: int, until: int, format_value: Callable[[float], str], unit: float = 1.0,
+    steps: Sequence[float] = (),
 ) -> DayChart | None:  # fmt: skip
     """A chart of the values of segments by day; None if all are zero.
 
-    `unit`: the unit in which the scale has round numbers.
+    `unit` and `steps` are those of `round_step`.
     """
     zeros = (0.0,) * len(segments)
     rows = [(day, values.get(day, zeros)) for day in range(since, until, DAY)]
     highest = max((sum(row) for _, row in rows), default=0.0)
     if highest <= 0:
         return None
-    top = round_up(highest / unit) * unit
-    return DayChart(title, segments, rows, top, format_value)
+    step = round_step(highest, unit, steps)
+    lines = [step * number for number in range(math.ceil(highest / step * (1 - 1e-9)) + 1)]
+    return DayChart(title, segments, rows, lines, format_value)
 
 
 def day_columns(chart: DayChart, heading: str) -> Markup:
@@ -113,12 +126,14 @@ def _legend(chart: DayChart) -> str:
 
 
 def _scale(chart: DayChart) -> str:
-    lines = ((fraction, DAY_CHART_HEIGHT * (1 - fraction)) for fraction in _QUARTERS)
+    heights = (
+        (value, round(DAY_CHART_HEIGHT * (1 - value / chart.lines[-1]), 1)) for value in chart.lines
+    )
     return "".join(
         f'<line class="grid" x1="0" x2="{DAY_CHART_WIDTH}" y1="{y}" y2="{y}"/>'
         f'<text x="-6" y="{y + 4}" text-anchor="end">'
-        f"{escape(chart.format_value(chart.top * fraction)) if fraction else '0'}</text>\n"
-        for fraction, y in lines
+        f"{escape(chart.format_value(value)) if value else '0'}</text>\n"
+        for value, y in heights
     )
 
 
@@ -130,7 +145,7 @@ def _column(chart: DayChart, index: int, *, labelled: bool) -> str:
     description, boxes = [], ""
     for (name, css_class), value in zip(chart.segments.items(), values, strict=True):
         description.append(f"{escape(chart.format_value(value))} {escape(name)}")
-        height = DAY_CHART_HEIGHT * min(value / chart.top, 1)
+        height = DAY_CHART_HEIGHT * min(value / chart.lines[-1], 1)
         y -= height
         if round(height, 2):
             boxes += (

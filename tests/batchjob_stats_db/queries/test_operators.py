@@ -4,6 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
@@ -12,6 +13,8 @@ from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.queries import job_list, usage
 from batchjob_stats_db.queries.job_list import TooManyError
 from batchjob_stats_db.queries.operators import (
+    failures_by_node,
+    failures_by_state,
     idle_gpus,
     most_failures,
     most_waste,
@@ -92,6 +95,23 @@ def test_most_failures(write_jobs):
     assert [(row["username"], row["jobs_failed"]) for row in rows] == [("bob", 2), ("alice", 1)]
     assert rows[0]["failed_ratio"] == pytest.approx(2 / 3)
     assert len(most_failures(sums, 1)) == 1
+
+
+def test_failures_by_node_and_state(write_jobs):
+    failed, lost = JobState.FAILED, JobState.NODE_FAIL
+    n1, n2, both = ((NodeShare(node, 4) for node in names) for names in ("1", "2", "12"))
+    jobs = [
+        ended("alice", 60, state=failed, nodes=tuple(n1)),
+        ended("bob", 60, state=lost, nodes=tuple(both)),
+        *(ended("carol", 60, state=failed, nodes=(NodeShare("3", 4),)) for _ in range(3)),
+        ended("carol", 60, state=JobState.COMPLETED, nodes=tuple(n2)),
+        ended("dave", -2 * DAY, state=failed, nodes=(NodeShare("4", 4),)),
+    ]
+    with write_jobs(*((fields, None) for fields in jobs)) as db:
+        by_node = [tuple(row.values()) for row in failures_by_node(db, "c1", D0, 10)]
+        by_state = [tuple(row.values()) for row in failures_by_state(db, "c1", D0)]
+    assert by_node == [("1", 2, 2), ("3", 3, 1), ("2", 1, 1)]  # several users first
+    assert by_state == [("FAILED", 4, 2), ("NODE_FAIL", 1, 1)]
 
 
 def test_waits_by_partition_of_all_and_own_jobs(write_jobs, monkeypatch):

@@ -48,7 +48,7 @@ def test_cluster_totals_can_be_restricted_to_viewers(services):
 def test_node_states_and_totals(example_page):
     text = main_text(parse_page(example_page("/clusters/beta-gpu")))
     assert "Nodes in use25 of 40, 2 take no jobs" in text
-    assert "GPUs allocated" in text
+    assert "GPUs free" in text
     assert "of 320" in text
     assert "1 down" in text
     assert "drain: bad DIMM" in example_page("/clusters/beta-gpu").text
@@ -109,6 +109,9 @@ def test_admin_page_lists_missing_data_and_links_emails(example_page):
     assert "Nodes that never report1 of 40" in main_text(document)
     headings = [element_text(each) for each in document.iter("h3")]
     assert len(headings) == len(set(headings))  # they distinguish the sections
+    for name, first in (("failing", "a0"), ("failures", "failed")):
+        failed = document.find(f".//section[@aria-labelledby='h-{name}-1']")
+        assert element_text(failed.find(".//tbody/tr/th")).startswith(first)
     silent = document.find(".//section[@aria-labelledby='h-silent-1']")
     assert element_text(silent.find(".//tbody/tr/th")) == "a009"
     coverage = document.find(".//section[@aria-labelledby='h-coverage-1']")

@@ -1,5 +1,6 @@
 """Where lines and boxes are."""
 
+import math
 from xml.etree import ElementTree
 
 from hypothesis import given
@@ -22,16 +23,23 @@ def test_columns_are_stacked():
     first, second = ([dict(box.attrib) for box in column.iter("rect")] for column in columns)
     middle = {"x": "1.0", "width": "358.0"}
     assert first[1:] == [
-        {"class": "part main", "y": "128.0", "height": "32.0", **middle},
-        {"class": "part rest", "y": "32.0", "height": "96.0", **middle},
+        {"class": "part main", "y": "120.0", "height": "40.0", **middle},
+        {"class": "part rest", "y": "0.0", "height": "120.0", **middle},
     ]
     assert second == [{"class": "hit", "x": "360.0", "y": "0", "width": "360.0", "height": "160.0"}]
 
 
-@given(st.floats(1e-9, 1e18))
-def test_scales_end_at_round_numbers_just_above(value):
-    top = charts.round_up(value)
-    assert value * (1 - 1e-6) <= top <= 2.5 * value
+@given(st.floats(1e-9, 1e18), st.sampled_from([1.0, 3600.0]))
+def test_scales_have_few_lines_at_round_numbers(value, unit):
+    step = charts.round_step(value, unit)
+    assert 1 <= math.ceil(value / step * (1 - 1e-9)) <= 5
+    assert float(f"{step / unit:e}"[:1]) in (1, 2, 5)
+
+
+def test_scales_of_durations_have_whole_hours_or_days():
+    hours = [charts.round_step(hours * 3600, steps=charts.DURATION_STEPS) / 3600 for hours in
+             (1, 4, 20, 100)]  # fmt: skip
+    assert hours == [0.25, 1, 6, 24]
 
 
 spans = st.lists(
