@@ -291,7 +291,11 @@ def _read_deletion(tombstone: Path) -> DeletedRecord | None:
 def _format_resources(run: Run) -> str:
     """Limits that have no column of their own."""
     speed = run.io_limit_bytes_per_second
-    parts = (f"IO {size(speed)}/s" if speed else "", f"CPUs {run.cpu_list}" if run.cpu_list else "")
+    parts = (
+        f"IO {size(speed)}/s" if speed else "",
+        f"CPUs {run.cpu_list}" if run.cpu_list else "",
+        f"GPUs {run.gpu_list}" if run.gpu_list else "",
+    )
     return ", ".join(filter(None, parts))
 
 

@@ -76,6 +76,7 @@ class Run(NamedTuple):
     time_limit_seconds: float | None = None
     io_limit_bytes_per_second: int | None = None  # applies to reads and writes separately
     cpu_list: str = ""  # the CPUs it is bound to, such as 0-3,8
+    gpu_list: str = ""  # the driver's indices of the GPUs that it holds, such as 0-1
     reason: str = ""  # why it is waiting; "None" once a run that waited has started
     end_time: float | None = None
     exit_code: int | None = None

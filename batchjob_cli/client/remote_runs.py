@@ -79,6 +79,7 @@ def start(given: argparse.Namespace, command: list[str]) -> int:
         "cpus": given.cpus,
         "cpu_list": format_cpu_list(given.cpu_list or frozenset()) or None,
         "memory_bytes": given.memory,
+        "gpus": given.gpus,
         "io_bytes_per_second": given.io,
         "time_limit_seconds": given.time_limit,
         "start_time": None if given.at is None else str(int(given.at)),

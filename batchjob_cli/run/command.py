@@ -34,6 +34,7 @@ from batchjob_cli.run.defaults import (
     positive,
     positive_size,
 )
+from batchjob_cli.run.gpus import GpuClaim
 from batchjob_cli.run.launch import LAUNCH_FAILED, RunStartError
 from batchjob_cli.run.lifecycle import (
     execute_run,
@@ -43,7 +44,7 @@ from batchjob_cli.run.lifecycle import (
     wait_for_start,
     wait_reason,
 )
-from batchjob_cli.run.limits import RunLimits
+from batchjob_cli.run.limits import RunLimits, excess_over_machine
 from batchjob_cli.run.queue import ForeignQueueError, QueuedRun
 from batchjob_cli.run.summary import describe_start, set_up_log
 from batchjob_cli.run.supervisor import block_signals
@@ -92,19 +93,24 @@ def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> i
     jobid = str(uuid.uuid4())
     with contextlib.ExitStack() as stack:
         queued_run = _join_queue(spec, jobid, stack)
-        record: Run | None = first_record(spec, jobid, wait_reason(spec, queued_run))
+        gpus = None
+        if spec.gpus:
+            gpus = stack.enter_context(contextlib.closing(GpuClaim(spec.gpus, jobid)))
+        conditions = [each for each in (queued_run, gpus) if each is not None]
+        record: Run | None = first_record(spec, jobid, wait_reason(spec, conditions))
         assert record is not None
         with record_run(spec, record):
             if record.reason:
                 send_message(_start_message(spec, record))
                 if not (spec.quiet or spec.detach):
                     print_message(f"run {jobid} is waiting: {record.reason}")
-                record = wait_for_start(spec, record, queued_run)
+                record = wait_for_start(spec, record, conditions)
                 if record is None:
                     return 128 + signal.SIGTERM
             return execute_run(
-                spec, record, mask, lambda started: send_message(_start_message(spec, started))
-            )
+                spec, record, mask, lambda started: send_message(_start_message(spec, started)),
+                gpus,
+            )  # fmt: skip
 
 
 def _join_queue(
@@ -150,6 +156,8 @@ def _parser() -> argparse.ArgumentParser:
         **type_and_metavar(positive_size),
         help="memory limit, such as 4G; in bytes without a unit",
     )
+    add("--gpus", **type_and_metavar(_positive_integer),
+        help="number of whole GPUs that no other run holds; the run waits for them")  # fmt: skip
     add(
         "--io",
         **type_and_metavar(positive_size),
@@ -199,10 +207,15 @@ def _build_specification(given: argparse.Namespace, site: RunDefaults) -> RunSpe
         data = data_directory(given.data)
     except NoDataDirectory as error:
         no_data = f"{error.filename}: {error.strerror}"
+    limits = RunLimits(
+        option_or_default("cpus"), option_or_default("memory"), option_or_default("io")
+    )
+    if excess := excess_over_machine(limits):
+        raise SettingsError(excess)
     return RunSpecification(
         tuple(_command_words(given)),
         data,
-        RunLimits(option_or_default("cpus"), option_or_default("memory"), option_or_default("io")),
+        limits,
         given.name,
         effective_time_limit(given.time_limit, site),
         option_or_default("grace"),
@@ -215,8 +228,17 @@ def _build_specification(given: argparse.Namespace, site: RunDefaults) -> RunSpe
         given.log_size,
         given.cpu_list or frozenset(),
         site.max_runs,
+        given.gpus or 0,
         no_data,
     )
+
+
+@with_metavar("N")
+def _positive_integer(text: str) -> int:
+    """A whole number above 0."""
+    if text.isascii() and text.isdigit() and 0 < int(text[:9]) == int(text):
+        return int(text)
+    raise ValueError(f"expected a whole number above 0, got {text!r}")
 
 
 @with_metavar("LIST")

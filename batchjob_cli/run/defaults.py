@@ -128,6 +128,7 @@ class RunSpecification(NamedTuple):
     log_bytes: int = 0  # maximum per stream, compressed
     cpus: frozenset[int] = frozenset()  # CPUs to bind it to; empty: none
     max_runs: int = 0  # maximum runs of a user at once; 0: no limit
+    gpus: int = 0  # whole GPUs
     no_data: str = ""  # why there is no data directory
 
 

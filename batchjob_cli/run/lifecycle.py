@@ -6,8 +6,9 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from batchjob.local_runs.directory import LOGS, RUNS, create_directory
 from batchjob.local_runs.output import STREAMS, StreamLog
@@ -22,6 +23,7 @@ from batchjob_cli.run import cgroup as cgroups
 from batchjob_cli.run import stop_request
 from batchjob_cli.run.cgroup import Cgroup
 from batchjob_cli.run.defaults import RunSpecification
+from batchjob_cli.run.gpus import GpuClaim
 from batchjob_cli.run.launch import (
     LAUNCH_FAILED,
     RunStartError,
@@ -30,7 +32,6 @@ from batchjob_cli.run.launch import (
 )
 from batchjob_cli.run.limits import CgroupError, RunLimits, required_controllers, split_limits
 from batchjob_cli.run.process_tree import ProcessTree
-from batchjob_cli.run.queue import QueuedRun
 from batchjob_cli.run.streams import Channel, Pump, copy_window_size, open_channel
 from batchjob_cli.run.summary import format_report, log_ended, log_started, log_waiting
 from batchjob_cli.run.supervisor import QUEUED_SIGNALS, RunEnd, RunSupervisor, end_abandoned
@@ -44,11 +45,15 @@ _QUEUE_CHECK_SECONDS = 0.3  # interval of checking the queue
 
 
 def execute_run(
-    spec: RunSpecification, run: Run, mask: set[int], on_start: Callable[[Run], None]
+    spec: RunSpecification,
+    run: Run,
+    mask: set[int],
+    on_start: Callable[[Run], None],
+    gpus: GpuClaim | None = None,
 ) -> int:
     """Run the command; returns the exit status for this process. Raises RunStartError.
 
-    `run` has been recorded. `mask`: the signals that were blocked before.
+    `run` has been recorded. `mask`: the signals that were blocked before. `gpus`: those it holds.
     """
     end_abandoned(spec.data / RUNS)
     become_subreaper()
@@ -57,10 +62,10 @@ def execute_run(
     spec, run = spec._replace(cpus=cpus), run._replace(cpu_list=format_cpu_list(cpus))
     tree = ProcessTree()
     try:
-        run = _record_limits(spec, run, limits)
+        run = _record_limits(spec, run, limits, gpus)
         if not (spec.quiet or spec.detach) and (page := page_url(spec, run)):
             print_message(f"run {run.jobid} is live at {page}")
-        pid, channels, pumps = _start_command(spec, run, mask, cgroup)
+        pid, channels, pumps = _start_command(spec, run, mask, cgroup, gpus)
         log_started(run)
         on_start(run)
         end = _build_supervisor(spec, run, pid, channels, tree, cgroup).run()
@@ -168,12 +173,17 @@ def _some_cpus(number: float | None) -> frozenset[int]:
     return frozenset(random.sample(usable, int(number)))
 
 
-def _record_limits(spec: RunSpecification, run: Run, limits: RunLimits) -> Run:
-    """Record the limits that are in force."""
+def _record_limits(
+    spec: RunSpecification, run: Run, limits: RunLimits, gpus: GpuClaim | None
+) -> Run:
+    """Record the limits that are in force, and the GPUs."""
+    held = gpus.gpus if gpus else ()
     limited = run._replace(
         allocated_cpus=min(filter(None, (limits.cpus, len(spec.cpus))), default=None),
         allocated_memory_bytes=limits.memory_bytes,
         io_limit_bytes_per_second=limits.io_bytes_per_second,
+        allocated_gpus=len(held) or None,
+        gpu_list=format_cpu_list({gpu.number for gpu in held}),
     )
     if limited != run:
         # The run is already on record, and its end will include this.
@@ -183,7 +193,11 @@ def _record_limits(spec: RunSpecification, run: Run, limits: RunLimits) -> Run:
 
 
 def _start_command(
-    spec: RunSpecification, run: Run, mask: set[int], cgroup: Cgroup | None
+    spec: RunSpecification,
+    run: Run,
+    mask: set[int],
+    cgroup: Cgroup | None,
+    gpus: GpuClaim | None,
 ) -> tuple[int, tuple[Channel, ...], tuple[Pump, ...]]:
     """The pid of the command, and what passes its output on. Raises RunStartError."""
     logs = _open_logs(spec, run)
@@ -193,7 +207,8 @@ def _start_command(
     streams = (0, *(channel.inner for channel in channels)) if channels else (0, 1, 2)
     try:
         join = cgroup.join if cgroup else None
-        pid = launch(spec.command, streams, mask, join, spec.cpus)
+        variables = gpus.environment() if gpus else {}
+        pid = launch(spec.command, streams, mask, join, spec.cpus, variables)
     finally:
         for channel in channels:
             os.close(channel.inner)
@@ -314,18 +329,31 @@ def record_run(spec: RunSpecification, run: Run) -> Iterator[None]:
         raise
 
 
-def wait_reason(spec: RunSpecification, queued_run: QueuedRun | None) -> str:
-    """Why the run may not start yet: its start time, or the queue; "" if it may. Raises OSError."""
+class StartCondition(Protocol):
+    """What a run needs to start, such as a place in the queue."""
+
+    @property
+    def wait_reason(self) -> str:
+        """Why the run waits; "" if it has what it needs, which it takes if possible. OSError."""
+
+
+def wait_reason(spec: RunSpecification, conditions: Iterable[StartCondition]) -> str:
+    """Why the run may not start yet: its start time, or the first condition that is not met.
+
+    "" if it may. Raises OSError.
+    """
     if spec.start_at is not None and spec.start_at > time.time():
         return f"starts at {format_time(spec.start_at)}"
-    return queued_run.wait_reason if queued_run else ""
+    return next((reason for each in conditions if (reason := each.wait_reason)), "")
 
 
-def wait_for_start(spec: RunSpecification, run: Run, queued_run: QueuedRun | None) -> Run | None:
+def wait_for_start(
+    spec: RunSpecification, run: Run, conditions: Iterable[StartCondition]
+) -> Run | None:
     """Wait until it may start; None: cancelled, and recorded as such. Raises OSError."""
     runs = spec.data / RUNS
     log_waiting(run)
-    while reason := wait_reason(spec, queued_run):
+    while reason := wait_reason(spec, conditions):
         if reason != run.reason:
             run = run._replace(reason=reason)
             record_end(runs, run)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from batchjob.runtime.formatting import size
+
 _PERIOD_MICROSECONDS = 100_000
 _MINIMUM_QUOTA_MICROSECONDS = 1000  # minimum quota, sched-bwc.rst
 
@@ -33,6 +35,18 @@ class RunLimits(NamedTuple):
             if other.io_bytes_per_second is None
             else other.io_bytes_per_second,
         )
+
+
+def excess_over_machine(limits: RunLimits) -> str:
+    """What the limits ask for that this machine does not have, with both numbers; "": nothing."""
+    cpus = os.cpu_count() or 1
+    if limits.cpus and limits.cpus > cpus:
+        return f"--cpus: {limits.cpus:g} asked for, this machine has {cpus}"
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if limits.memory_bytes and limits.memory_bytes > memory:
+        asked = size(limits.memory_bytes)
+        return f"--memory: {asked} asked for, this machine has {size(memory)}"
+    return ""
 
 
 def split_limits(limits: RunLimits) -> Iterator[RunLimits]:
@@ -81,12 +95,12 @@ def _cpu_settings(quota: int, version: int) -> list[Setting]:
     ]
 
 
-def _memory_settings(size: int, version: int) -> list[Setting]:
+def _memory_settings(limit: int, version: int) -> list[Setting]:
     """Memory and swap together: a job at its limit is killed instead of swapping."""
     files = (
-        ("memory.max", str(size)), ("memory.swap.max", "0"),
+        ("memory.max", str(limit)), ("memory.swap.max", "0"),
     ) if version == 2 else (
-        ("memory.limit_in_bytes", str(size)), ("memory.memsw.limit_in_bytes", str(size)),
+        ("memory.limit_in_bytes", str(limit)), ("memory.memsw.limit_in_bytes", str(limit)),
     )  # fmt: skip
     return [
         Setting("--memory", "memory", file, value, is_optional="sw" in file)

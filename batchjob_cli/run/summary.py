@@ -32,8 +32,9 @@ def format_report(
 def describe_start(run: Run, start_at: float | None = None) -> str:
     """One line about a run in the background: its state, start and limits."""
     limits = [
-        f"{run.allocated_cpus:g} CPUs" if run.allocated_cpus else "",
+        _count(run.allocated_cpus, "CPU") if run.allocated_cpus else "",
         f"on {run.cpu_list}" if run.cpu_list else "",
+        f"{_count(run.allocated_gpus, 'GPU')}: {run.gpu_list}" if run.allocated_gpus else "",
         f"{size(run.allocated_memory_bytes)} memory" if run.allocated_memory_bytes else "",
         f"{size(run.io_limit_bytes_per_second)}/s IO" if run.io_limit_bytes_per_second else "",
         format_duration(run.time_limit_seconds) if run.time_limit_seconds else "",
@@ -95,8 +96,12 @@ def _format_cpu_time(run: Run) -> str:
         return text
     busy = (user + system) / run.wall_seconds
     if cpus := run.allocated_cpus:
-        return f"{text}, {share(busy / cpus)} of {cpus:g} CPU{'s' if cpus != 1 else ''}"
+        return f"{text}, {share(busy / cpus)} of {_count(cpus, 'CPU')}"
     return f"{text}, {busy:.2f} CPUs busy"
+
+
+def _count(number: float, what: str) -> str:
+    return f"{number:g} {what}{'s' if number != 1 else ''}"
 
 
 def _format_with_limit(

@@ -79,6 +79,7 @@ def _arguments(new_run: NewRun, data: Path) -> list[str]:
         "--cpus": new_run.cpus,
         "--cpu-list": new_run.cpu_list,
         "--memory": new_run.memory_bytes,
+        "--gpus": new_run.gpus,
         "--io": new_run.io_bytes_per_second,
         "--time-limit": new_run.time_limit_seconds and f"{new_run.time_limit_seconds}s",
     }

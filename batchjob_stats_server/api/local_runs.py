@@ -63,6 +63,7 @@ class NewRun(BaseModel):
     cpus: float | None = Field(None, gt=0, lt=1e6)
     cpu_list: str | None = Field(None, pattern=r"^[0-9,-]{1,1000}$")
     memory_bytes: int | None = Field(None, gt=0, lt=2**63)
+    gpus: int | None = Field(None, gt=0, lt=1e6, description="Whole GPUs of the machine.")
     io_bytes_per_second: int | None = Field(None, gt=0, lt=2**63)
     time_limit_seconds: float | None = Field(None, gt=0, le=1e9)
     start_time: p.Time | None = None
@@ -121,6 +122,8 @@ class LocalRun(BaseModel):
     io_bytes_per_second: int | None
     time_limit_seconds: float | None
     cpu_list: str = Field(description="CPUs to which the run is bound; empty: not bound.")
+    gpus: int | None = Field(description="Number of GPUs that the run holds.")
+    gpu_list: str = Field(description="Their indices, such as 0-1.")
     reason: str = Field(description="Reason why the run is waiting.")
 
 
@@ -200,6 +203,7 @@ def to_answer(run: Run) -> LocalRun:
         memory_bytes=run.allocated_memory_bytes,
         io_bytes_per_second=run.io_limit_bytes_per_second,
         time_limit_seconds=run.time_limit_seconds, cpu_list=run.cpu_list,
+        gpus=run.allocated_gpus, gpu_list=run.gpu_list,
         reason=run.reason if run.start_time is None else "",
     )  # fmt: skip
 

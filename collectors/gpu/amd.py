@@ -228,6 +228,7 @@ def shared_meters(readings: Sequence[GpuReading]) -> dict[str, str]:
 class AmdGpus:
     """A thread for each amdgpu device: a sleeping or faulty one must not delay the others."""
 
+    visible_devices = "ROCR_VISIBLE_DEVICES"
     version = ""  # amdgpu is part of the kernel
     complete = True
     on_new_process: Callable[[], None]  # not called: processes are not listed between readings
@@ -253,6 +254,11 @@ class AmdGpus:
     def stop(self) -> None:
         for _, refresher in self._cards:
             refresher.stop()
+
+    def list_now(self) -> tuple[list[Gpu], int]:
+        """See GpuVendor."""
+        gpus = [describe(card, index) for index, card in enumerate(find_cards(self._host))]
+        return gpus, len(gpus)
 
     def known_gpus(self) -> list[KnownGpu]:
         gpus = [

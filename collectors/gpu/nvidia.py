@@ -11,13 +11,14 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
 from batchjob.runtime.background import Observed, Refresher
 from collectors.gpu import nvml
 from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS, BusyCounter
+from collectors.gpu.devices import Gpu
 from collectors.gpu.metrics import UTILIZATION
 from collectors.gpu.nvidia_watch import Watch
 from collectors.gpu.nvml_errors import (
@@ -129,6 +130,8 @@ class _Board:
 class NvidiaGpus:
     """All NVIDIA GPUs of the node."""
 
+    visible_devices = "CUDA_VISIBLE_DEVICES"
+
     def __init__(self, host: Host, interval: float) -> None:
         self.host = host
         self.interval = interval = min(interval, LONGEST_INTERVAL_SECONDS)
@@ -157,6 +160,18 @@ class NvidiaGpus:
         for board in self._boards.values():
             board.stop()
         self._close()
+
+    def list_now(self) -> tuple[list[Gpu], int]:
+        """See GpuVendor; raises what NVML raises if the driver does not answer."""
+        if not self._open():
+            return [], 0
+        assert self.session is not None
+        pynvml, gpus = self.session.pynvml, []
+        for index in range(count := pynvml.nvmlDeviceGetCount()):
+            with suppress(pynvml.NVMLError):
+                gpus.append(nvml.identify(pynvml, index, self._errors))
+        self._close()
+        return gpus, count
 
     def known_gpus(self) -> list[KnownGpu]:
         """Every GPU once; of two indexes that refer to the same GPU, the newer reading is used."""

@@ -125,6 +125,14 @@ def read(
     )
 
 
+def identify(nvml: Any, index: int, errors: Counter[tuple[str, str]]) -> Gpu:
+    """GPU `index` without its instances; raises NVMLError if it is gone."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    optional = OptionalCalls(nvml, errors, str(index))
+    partitioned = optional(nvml.nvmlDeviceGetMigMode, handle, default=[0])[0] == 1
+    return _describe(optional, handle, index, partitioned, ())
+
+
 def text(value: Any) -> str:
     """A string; bindings before 11.515 returned bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

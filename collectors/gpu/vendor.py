@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
 from collectors.gpu.busy import BusyCounter
+from collectors.gpu.devices import Gpu
 from collectors.gpu.reading import GpuProcess, KnownGpu
 from collectors.host import Host
 
@@ -22,6 +23,7 @@ VENDORS: Mapping[str, str] = {
 class GpuVendor(Protocol):
     """All GPUs of one vendor on this node."""
 
+    visible_devices: str  # the environment variable by which a process sees only some GPUs
     version: str  # of the driver; "" if unknown
     on_new_process: Callable[[], None]  # called from any thread
     busy_counters: Mapping[str, BusyCounter]  # by UUID
@@ -31,6 +33,9 @@ class GpuVendor(Protocol):
 
     def stop(self) -> None:
         """End the threads."""
+
+    def list_now(self) -> tuple[Sequence[Gpu], int]:
+        """The GPUs that answer, and how many the driver counts; without threads, so it may hang."""
 
     def known_gpus(self) -> Sequence[KnownGpu]:
         """The GPUs and the last reading of each. Thread-safe."""
