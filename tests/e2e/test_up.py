@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,10 @@ from typing import Any
 
 import pytest
 
+from batchjob_cli.run.cgroup import creation_error
 from tests.e2e.exporter import parse
 from tests.e2e.up import ENVIRONMENT, BatchjobUp, run_command, running_batchjob_up
+from tests.fake_nvml.library import FakeNvml, compile_into, programs_environment
 from tests.helpers.processes import daemon, free_ports, run
 from tests.helpers.waiting import scaled, until
 
@@ -144,6 +147,49 @@ def test_commands_say_what_has_just_happened_to_a_run(instance: BatchjobUp) -> N
     assert "RUNNING" in run_command(data, "job", "long").stdout
     run_command(data, "stop", "--grace=0", "long")
     assert "RUNNING" not in run_command(data, "job", "long").stdout
+
+
+def test_gpus_of_a_run_are_measured(tmp_path: Path) -> None:
+    """As user and over the API; without a GPU to spare, it waits."""
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    if reason := creation_error():
+        pytest.skip(f"no cgroup for runs: {reason}")
+    driver = FakeNvml(tmp_path / "nvml")
+    driver.add_gpus(2)
+    driver.set({f"gpu{n}.uuid": f"GPU-{uuid.uuid4()}" for n in range(2)})
+    environment = ENVIRONMENT | programs_environment(tmp_path, compile_into(tmp_path))
+    data = tmp_path / "data"
+
+    def command(*arguments: str) -> str:
+        subcommand, *others = arguments
+        return run_command(data, subcommand, *others, environment=environment).stdout
+
+    with running_batchjob_up(
+        data, tmp_path / "log", "--runs.remote", environment=environment
+    ) as instance:
+        script = f"echo $$ > {tmp_path}/pid; exec sleep 600"
+        command("run", "--detach", "--gpus=1", "--name=train", "--", "sh", "-c", script)
+        pid = (tmp_path / "pid").read_text().strip()
+        driver.set({"gpu0.process0": f"{pid} 500000000 COMPUTE 4294967295 4294967295 50"})
+        train = instance.get_api("runs/train")
+        assert (train["gpus"], train["gpu_list"]) == (1, "0")
+
+        def measured() -> bool:
+            lines = command("metrics", "--type=gpu", "--limit=1", "train").splitlines()
+            return "477 MiB    74.5 GiB" in lines[-1]
+
+        until(measured, "its GPU's memory", 60)
+        info = [line for line in instance.scrape(Authorization=f"Bearer {instance.token()}")
+                .splitlines() if line.startswith("batchjob_job_gpu_info{")]  # fmt: skip
+        assert len(info) == 1
+        assert driver.keys["gpu0.uuid"] in info[0]
+        assert 'source="CUDA_VISIBLE_DEVICES"' in info[0]
+        command("run", "--detach", "--gpus=2", "--name=both", "--", "sleep", "600")
+        both = instance.get_api("runs/both")
+        assert (both["state"], both["reason"]) == ("PENDING", "1 of 2 GPUs free, 2 asked for")
+        command("cancel", "both")
+        command("stop", "--grace=0", "train")
+        until(lambda: "(train) ended: stopped" in (tmp_path / "log").read_text(), "its line", 20)
 
 
 def test_metrics_are_not_exposed_without_exporter_address(tmp_path: Path) -> None:

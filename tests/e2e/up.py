@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,7 +62,11 @@ class BatchjobUp(NamedTuple):
 
 @contextlib.contextmanager
 def launch_batchjob_up(
-    data_directory: Path, log: Path, *flags: str, listen_host: str = "127.0.0.1"
+    data_directory: Path,
+    log: Path,
+    *flags: str,
+    listen_host: str = "127.0.0.1",
+    environment: Mapping[str, str] = ENVIRONMENT,
 ) -> Iterator[BatchjobUp]:
     """Start `batchjob up`; interrupt it at the end, as Ctrl-C does, if it still runs."""
     web_address, exporter_address = (f"127.0.0.1:{port}" for port in free_ports(2))
@@ -72,7 +76,7 @@ def launch_batchjob_up(
         f"--listen-address={listen_address}", f"--exporter-address={exporter_address}", *flags,
     ]  # fmt: skip
     with log.open("ab") as log_file:
-        process = subprocess.Popen(argv, stdout=log_file, stderr=log_file, env=ENVIRONMENT, cwd="/")
+        process = subprocess.Popen(argv, stdout=log_file, stderr=log_file, env=environment, cwd="/")
     try:
         yield BatchjobUp(process, data_directory, log, web_address, exporter_address)
     finally:
@@ -86,17 +90,26 @@ def launch_batchjob_up(
 
 @contextlib.contextmanager
 def running_batchjob_up(
-    data_directory: Path, log: Path, *flags: str, listen_host: str = "127.0.0.1"
+    data_directory: Path,
+    log: Path,
+    *flags: str,
+    listen_host: str = "127.0.0.1",
+    environment: Mapping[str, str] = ENVIRONMENT,
 ) -> Iterator[BatchjobUp]:
     """Start `batchjob up` and wait until it is ready."""
-    with launch_batchjob_up(data_directory, log, *flags, listen_host=listen_host) as instance:
+    with launch_batchjob_up(
+        data_directory, log, *flags, listen_host=listen_host, environment=environment
+    ) as instance:
         until(lambda: instance.process.poll() is not None or instance.is_ready(), f"up: {log}", 60)
         assert instance.process.poll() is None, log.read_text()
         yield instance
 
 
 def run_command(
-    data_directory: Path, subcommand: str, *arguments: str
+    data_directory: Path,
+    subcommand: str,
+    *arguments: str,
+    environment: Mapping[str, str] = ENVIRONMENT,
 ) -> subprocess.CompletedProcess[str]:
     """Run `batchjob SUBCOMMAND ...` on a data directory."""
     argv = [
@@ -108,4 +121,4 @@ def run_command(
         str(data_directory),
         *arguments,
     ]
-    return run(argv, timeout=120, env=ENVIRONMENT)
+    return run(argv, timeout=120, env=environment)

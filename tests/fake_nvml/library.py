@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).with_name("nvml.c")
+ROOT = Path(__file__).parents[2]
 
 GPU = {
     "uuid": "GPU-aaaaaaaa-0000-4000-8000-00000000000{n}",
@@ -51,6 +52,27 @@ def compile_into(directory: Path) -> Path:
         check=True,
     )
     return path
+
+
+_LOADED = """
+import os.path
+exists = os.path.exists
+os.path.exists = lambda path: path == "/proc/driver/nvidia/version" or exists(path)
+"""
+
+
+def programs_environment(directory: Path, library: Path) -> dict[str, str]:
+    """The environment of Python programs that find the driver loaded.
+
+    Its state is `nvml` in the directory; see FakeNvml.
+    """
+    site = directory / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(_LOADED)
+    return {
+        "FAKE_NVML": str(directory / "nvml"), "LD_LIBRARY_PATH": str(library.parent),
+        "PYTHONPATH": f"{site}:{ROOT}",
+    }  # fmt: skip
 
 
 def load(path: Path) -> ctypes.CDLL:

@@ -11,17 +11,11 @@ import pytest
 
 from batchjob_cli.run.gpus import GpuClaim
 from collectors.host import Host
-from tests.fake_nvml.library import FakeNvml, compile_into
+from tests.fake_nvml.library import FakeNvml, compile_into, programs_environment
 from tests.helpers.waiting import until
 
 TELL = ("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES:$ROCR_VISIBLE_DEVICES"')
 HOLD = ("sh", "-c", "echo ready; exec sleep 600")
-LOADED = """
-import os.path
-exists = os.path.exists
-os.path.exists = lambda path: path == "/proc/driver/nvidia/version" or exists(path)
-"""
-"""Makes the driver's kernel module appear to be loaded."""
 
 
 @pytest.fixture(scope="session")
@@ -33,12 +27,7 @@ def nvml_library(tmp_path_factory):
 @pytest.fixture
 def driver(batchjob, nvml_library, tmp_path) -> Iterator[FakeNvml]:
     """The driver that all runs of the test see, with two GPUs of its own."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(LOADED)
-    batchjob.environment |= {
-        "FAKE_NVML": str(tmp_path / "nvml"), "LD_LIBRARY_PATH": str(nvml_library.parent),
-        "PYTHONPATH": f"{tmp_path / 'site'}:{os.environ.get('PYTHONPATH', '')}",
-    }  # fmt: skip
+    batchjob.environment |= programs_environment(tmp_path, nvml_library)
     fake = FakeNvml(tmp_path / "nvml")
     fake.add_gpus(2)
     fake.set({f"gpu{n}.uuid": f"GPU-{uuid.uuid4()}" for n in range(2)})
