@@ -20,7 +20,7 @@ from batchjob.local_runs.record import Run
 from batchjob.runtime.cpu_lists import format_cpu_list, parse_cpu_list
 from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
 from batchjob.runtime.times import future_time
-from batchjob.runtime.values import duration, with_metavar
+from batchjob.runtime.values import at_least_one, duration, with_metavar
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
 from batchjob_cli.run.defaults import (
@@ -34,7 +34,7 @@ from batchjob_cli.run.defaults import (
     positive,
     positive_size,
 )
-from batchjob_cli.run.gpus import GpuClaim
+from batchjob_cli.run.gpus import RunGpus
 from batchjob_cli.run.launch import LAUNCH_FAILED, RunStartError
 from batchjob_cli.run.lifecycle import (
     execute_run,
@@ -95,7 +95,7 @@ def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> i
         queued_run = _join_queue(spec, jobid, stack)
         gpus = None
         if spec.gpus:
-            gpus = stack.enter_context(contextlib.closing(GpuClaim(spec.gpus, jobid)))
+            gpus = stack.enter_context(contextlib.closing(RunGpus(spec.gpus, jobid)))
         conditions = [each for each in (queued_run, gpus) if each is not None]
         record: Run | None = first_record(spec, jobid, wait_reason(spec, conditions))
         assert record is not None
@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
         **type_and_metavar(positive_size),
         help="memory limit, such as 4G; in bytes without a unit",
     )
-    add("--gpus", **type_and_metavar(_positive_integer),
+    add("--gpus", **type_and_metavar(at_least_one),
         help="number of whole GPUs that no other run holds; the run waits for them")  # fmt: skip
     add(
         "--io",
@@ -231,14 +231,6 @@ def _build_specification(given: argparse.Namespace, site: RunDefaults) -> RunSpe
         given.gpus or 0,
         no_data,
     )
-
-
-@with_metavar("N")
-def _positive_integer(text: str) -> int:
-    """A whole number above 0."""
-    if text.isascii() and text.isdigit() and 0 < int(text[:9]) == int(text):
-        return int(text)
-    raise ValueError(f"expected a whole number above 0, got {text!r}")
 
 
 @with_metavar("LIST")

@@ -53,7 +53,7 @@ class MachineGpus(NamedTuple):
         return max(self.counts.values(), default=0)
 
 
-class GpuClaim:
+class RunGpus:
     """What a run has of the GPUs that it asks for; to be closed when it has ended."""
 
     def __init__(self, count: int, jobid: str, host: Host | None = None) -> None:

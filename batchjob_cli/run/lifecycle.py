@@ -23,7 +23,7 @@ from batchjob_cli.run import cgroup as cgroups
 from batchjob_cli.run import stop_request
 from batchjob_cli.run.cgroup import Cgroup
 from batchjob_cli.run.defaults import RunSpecification
-from batchjob_cli.run.gpus import GpuClaim
+from batchjob_cli.run.gpus import RunGpus
 from batchjob_cli.run.launch import (
     LAUNCH_FAILED,
     RunStartError,
@@ -49,7 +49,7 @@ def execute_run(
     run: Run,
     mask: set[int],
     on_start: Callable[[Run], None],
-    gpus: GpuClaim | None = None,
+    gpus: RunGpus | None = None,
 ) -> int:
     """Run the command; returns the exit status for this process. Raises RunStartError.
 
@@ -174,7 +174,7 @@ def _some_cpus(number: float | None) -> frozenset[int]:
 
 
 def _record_limits(
-    spec: RunSpecification, run: Run, limits: RunLimits, gpus: GpuClaim | None
+    spec: RunSpecification, run: Run, limits: RunLimits, gpus: RunGpus | None
 ) -> Run:
     """Record the limits that are in force, and the GPUs."""
     held = gpus.gpus if gpus else ()
@@ -197,7 +197,7 @@ def _start_command(
     run: Run,
     mask: set[int],
     cgroup: Cgroup | None,
-    gpus: GpuClaim | None,
+    gpus: RunGpus | None,
 ) -> tuple[int, tuple[Channel, ...], tuple[Pump, ...]]:
     """The pid of the command, and what passes its output on. Raises RunStartError."""
     logs = _open_logs(spec, run)

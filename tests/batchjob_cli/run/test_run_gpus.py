@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchjob_cli.run.gpus import GpuClaim
+from batchjob_cli.run.gpus import RunGpus
 from collectors.host import Host
 from tests.fake_nvml.library import FakeNvml, compile_into, programs_environment
 from tests.helpers.waiting import until
@@ -118,8 +118,8 @@ def test_what_the_machine_does_not_have_is_refused(batchjob, driver):
         ("--gpus=9", "--gpus: 9 asked for, this machine has 2 whole GPUs"),
         ("--cpus=4000", f"--cpus: 4000 asked for, this machine has {cpus}"),
         ("--memory=100T", f"--memory: 100 TiB asked for, {memory}"),
-        ("--gpus=0", "expected a whole number above 0, got '0'"),
-        ("--gpus=half", "expected a whole number above 0, got 'half'"),
+        ("--gpus=0", "expected a whole number of at least 1, got '0'"),
+        ("--gpus=half", "expected a whole number of at least 1, got 'half'"),
     ):
         done = batchjob("run", option, "--", "true")
         assert (done.returncode, done.stdout) == (2, ""), option
@@ -160,7 +160,7 @@ def test_amd_gpus_are_named_as_rocm_does(tmp_path):
         card = tmp_path / f"class/drm/card{number}"
         card.mkdir(parents=True)
         (card / "device").symlink_to(device)
-    claim = GpuClaim(2, "job", Host(sysfs=str(tmp_path), procfs=str(tmp_path)))
+    claim = RunGpus(2, "job", Host(sysfs=str(tmp_path), procfs=str(tmp_path)))
     assert claim.wait_reason == ""
     first, second = claim.environment()["ROCR_VISIBLE_DEVICES"].split(",")
     assert (first[:4], second, claim.environment()["CUDA_VISIBLE_DEVICES"]) == ("GPU-", "1", "")
