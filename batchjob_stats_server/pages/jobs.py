@@ -39,7 +39,6 @@ from batchjob_stats_server.pages.rendering.job_table import (
     DEFAULT_COLUMNS,
     LISTED_COLUMNS,
     LISTED_WAITING_COLUMNS,
-    SPARKLINES,
     ListColumn,
     TableContext,
 )
@@ -155,11 +154,11 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
     if form.columns:
         return _store_choice(page, form.columns)
     services, columns = page.services, _chosen_columns(page.request)
-    kinds = [kind for name, kind in SPARKLINES.items() if name in columns]
     with services.reader.connect() as db:
         sections = _query_sections(db, page, form)
         rows = [row for section in sections for row in section.rows]
-        sparklines = page.environment.sparklines.get(services, db, page.access, rows, kinds)
+        drawn = rows if "cpu_line" in columns else ()
+        sparklines = page.environment.sparklines.get(services, db, page.access, drawn)
         gpus = gpu_utilizations(db, [row["id"] for row in rows if row["gpus_held"]])
         clusters = stats.cluster_names(db)
     audit.log_jobs_seen(page.principal, "jobs", rows)

@@ -15,7 +15,7 @@ from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.times import format_time
 from batchjob_stats_server.pages.rendering import fragments, links, template_filters, usage_bars
 from batchjob_stats_server.pages.rendering.fragments import escape_id, escape_repeated
-from batchjob_stats_server.pages.rendering.sparklines import Sparkline, SparklineKey, SparklineKind
+from batchjob_stats_server.pages.rendering.sparklines import Sparkline
 from batchjob_stats_server.pages.rendering.template_filters import absent
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.model import Row
@@ -48,7 +48,7 @@ class TableContext(NamedTuple):
 
     now: int
     gpus: Mapping[int, Sequence[float | None]]  # utilisation of each of a job's GPUs, by row id
-    sparklines: Mapping[SparklineKey, Sparkline] | None  # None: there are no measurements
+    sparklines: Mapping[int, Sparkline] | None  # None: there are no measurements
 
 
 class ListColumn(NamedTuple):
@@ -71,19 +71,11 @@ COLUMN_TITLES: Mapping[str, str] = {
     "started": "Started", "ended": "Ended", "elapsed": "Elapsed", "nodes": "Nodes",
     "cpus": "CPUs", "gpus": "GPUs", "time": "Time used", "cpu": "CPU", "memory": "Memory",
     "gpu": "GPU, with a cell for each", "peak": "Peak memory", "cpu_line": "CPU over time",
-    "memory_line": "Memory over time", "gpu_line": "GPU over time", "energy": "Energy",
-    "exit": "Exit",
+    "energy": "Energy", "exit": "Exit",
 }  # fmt: skip
 """The columns from which users choose, as named there; the others are shown where they say more."""
 
-DEFAULT_COLUMNS = COLUMN_TITLES.keys() - {
-    "qos", "submitted", "ended", "peak", "memory_line", "gpu_line", "exit"
-}  # fmt: skip
-SPARKLINES: Mapping[str, SparklineKind] = {
-    "cpu_line": "cpu",
-    "memory_line": "memory",
-    "gpu_line": "gpu_utilization",
-}
+DEFAULT_COLUMNS = COLUMN_TITLES.keys() - {"qos", "submitted", "ended", "peak", "exit"}
 
 
 def columns(
@@ -102,9 +94,9 @@ def columns(
     if several_clusters:
         shown.add("cluster")
     if not has_gpus:
-        shown -= {"gpus", "gpu", "gpu_line"}
+        shown -= {"gpus", "gpu"}
     if not has_measurements:
-        shown -= SPARKLINES.keys()
+        shown.discard("cpu_line")
     table = {**_OWNER_COLUMNS, **(_WAITING_COLUMNS if is_waiting else _STARTED_COLUMNS)}
     if several_users and several_clusters:
         table["account"] = table["account"]._replace(style="minor")
@@ -224,10 +216,8 @@ def _peak_memory_cell(row: Row, _: TableContext) -> str:
     return absent("not measured") if size is None else template_filters.size(size)
 
 
-def _sparkline_cell(kind: SparklineKind, row: Row, context: TableContext) -> str:
-    if kind == "gpu_utilization" and not row["gpus_held"]:
-        return ""
-    return fragments.sparkline((context.sparklines or {}).get((row["id"], kind)))
+def _sparkline_cell(row: Row, context: TableContext) -> str:
+    return fragments.sparkline((context.sparklines or {}).get(row["id"]))
 
 
 def _energy_cell(row: Row, _: TableContext) -> str:
@@ -282,10 +272,7 @@ _STARTED_COLUMNS = {
     ),
     "peak": ListColumn("Peak memory", "usage_memory_peak_bytes", _peak_memory_cell, "n"),
     "gpu": ListColumn("GPU", "usage_gpu_utilization_ratio", _gpu_cell, label="GPU used"),
-    **{
-        name: ListColumn(COLUMN_TITLES[name], "", partial(_sparkline_cell, kind))
-        for name, kind in SPARKLINES.items()
-    },
+    "cpu_line": ListColumn(COLUMN_TITLES["cpu_line"], "", _sparkline_cell),
     "energy": ListColumn("Energy", "energy_used_joules", _energy_cell, "n"),
     "exit": ListColumn("Exit", "", _exit_cell, "n"),
 }

@@ -112,18 +112,11 @@ def test_list_downloads_as_csv(page, proxy_client):
     assert {"1", "5", "7"} <= {row["jobid"] for row in rows}
 
 
-def test_gpu_cells_and_sparkline_columns(example_page):
+def test_gpu_cells(example_page):
     document = parse_page(example_page("/jobs?gpus_at_least=2&limit=20"))
     cells = svg_elements(document, "cells")
     assert cells
     assert any(each.get("aria-label").startswith("Use of its GPUs: ") for each in cells)
-    chosen = parse_page(
-        example_page("/jobs?limit=20&columns=memory_line&columns=gpu_line&gpus_at_least=1")
-    )
-    labels = " ".join(each.get("aria-label") for each in svg_elements(chosen, "spark"))
-    assert "Memory in use between" in labels
-    assert "mean of its GPUs" in labels
-    assert "CPU use between" not in labels
 
 
 def test_search_matches_part_of_job_name(proxy_client):
