@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -134,44 +134,6 @@ class StrictHttp(HttpToolsProtocol):
         super().on_message_complete()
 
 
-class _JoinedWrites:
-    """A transport that sends the head of an answer together with the first piece of its body.
-
-    uvicorn writes them separately, and each write costs as much as finding the route of a request.
-    A first piece without a second is sent at the end of the event loop's pass. Only one piece is
-    kept, so that the flow control of the transport works as before.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._loop = asyncio.get_running_loop()
-        self._kept = b""
-        self._end_of_pass: asyncio.Handle | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, piece: bytes) -> None:
-        if self._kept:
-            self._transport.writelines((self._kept, piece))
-            self._kept = b""
-        elif self._end_of_pass is not None:
-            self._transport.write(piece)
-        else:
-            self._kept = piece
-            self._end_of_pass = self._loop.call_soon(self._flush)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        self._end_of_pass = None
-        if self._kept:
-            self._transport.write(self._kept)
-            self._kept = b""
-
-
 class Connection(StrictHttp):
     """One client."""
 
@@ -200,7 +162,7 @@ class Connection(StrictHttp):
         self, transport: asyncio.Transport
     ) -> None:
         """Record the peer; the time-out of the first request is that of any other."""
-        super().connection_made(cast(asyncio.Transport, _JoinedWrites(transport)))
+        super().connection_made(transport)
         if self._dropped:
             transport.abort()
             return

@@ -6,7 +6,6 @@ import re
 import select
 import socket
 import ssl
-import struct
 import time
 import urllib.error
 import urllib.request
@@ -346,21 +345,3 @@ def test_accepted_connection_has_tcp_nodelay():
         listener.accept()[0] as connection,
     ):
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-def test_short_response_is_one_tcp_segment(services):
-    with (
-        serving(services) as port,
-        socket.create_connection(("127.0.0.1", port), timeout=scaled(5)) as client,
-    ):
-        client.sendall(b"GET /api/v1/me HTTP/1.1\r\nhost: testserver\r\n\r\n")
-        received = b""
-        while not received.endswith(b"}"):
-            received += client.recv(65536)
-        assert received_segment_count(client) == 1
-
-
-def received_segment_count(client):
-    """Segments with data; tcpi_data_segs_in of linux/tcp.h."""
-    info = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 156)
-    return struct.unpack_from("I", info, 152)[0]
