@@ -78,7 +78,11 @@ def file_system_that_hangs(site, dice):
     site.poll()
 
     def ask(hang):
-        with mock.patch.object(job_page, "last_errors", hang):
+        def hangs(*_):
+            hang()
+            return []
+
+        with mock.patch.object(job_page, "last_errors", hangs):
             site.get(CITIZEN, f"/jobs/{job.jobid}", Accept="text/html")
 
     assert is_done_while_hanging(ask, 8)
