@@ -48,7 +48,6 @@ EXCEPTIONS = {
         "(JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED, JobState.DEADLINE, "
         "JobState.NODE_FAIL, JobState.OUT_OF_MEMORY, JobState.REQUEUED)",
     ): "ends by Slurm, not by the program",
-    ("batchjob_stats_db/admin/progress.py", "0.01"): "when a bar can be extrapolated",
     ("batchjob_stats_db/poller/poller.py", "0.2"): "the part of its time that a poll may take",
     ("batchjob_stats_server/pages/jobs.py", "'10%'"): "an example in a form",
     ("batchjob_stats_server/pages/jobs.py", "'20%'"): "an example in a form",

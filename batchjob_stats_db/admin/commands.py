@@ -92,13 +92,11 @@ def select_clusters(settings: PollerSettings, given: Arguments) -> PollerSetting
 def migrate(settings: PollerSettings, _given: Arguments) -> int:
     """Create the tables, or upgrade them."""
     # Imported here, since Alembic takes 49 MB that the daemon does not need.
-    from batchjob_stats_db.admin.migrate import bring_up_to_date, revisions
+    from batchjob_stats_db.admin.migrate import bring_up_to_date
 
     url = database_url(settings)
     with writer_lock(url):
-        progress = Progress("migrate", 0, len(revisions()))
-        before, after, copied = bring_up_to_date(url, progress.update)
-        progress.clear()
+        before, after, copied = bring_up_to_date(url)
     if copied:
         print(f"backup: {copied}, {copied.stat().st_size} bytes")
     print(f"schema {after}" if before == after else f"schema {before or 'none'} -> {after}")
@@ -146,8 +144,7 @@ def recompute_usage(settings: PollerSettings, given: Arguments) -> int:
 
 
 def _roll_up_days(poller: Poller) -> None:
-    with Progress.show_elapsed(f"{poller.cluster.name} days"):
-        days = poller.roll_up_due_days()
+    days = poller.roll_up_due_days()
     print(f"{poller.cluster.name}: {days} days summed up", file=sys.stderr)
 
 
@@ -165,8 +162,7 @@ def back_up(settings: PollerSettings, given: Arguments) -> int:
     target, directory = choose_target(
         given.target or Path(settings.backup.directory), kind, time_stamp()
     )
-    with Progress.show_elapsed(f"backup to {target}"):
-        size = backup(url, target)
+    size = backup(url, target)
     print(f"{target}: {size} bytes")
     keep = given.keep
     if keep is None:
@@ -179,8 +175,7 @@ def back_up(settings: PollerSettings, given: Arguments) -> int:
 def check_records(settings: PollerSettings, _given: Arguments) -> int:
     """Print the problems found; status 1 if there are any."""
     with open_for_reading(settings) as engine, engine.connect() as db:
-        with Progress.show_elapsed("check"):
-            lines = [*check.findings(db, int(time.time())), *_foreign_targets(settings, db)]
+        lines = [*check.findings(db, int(time.time())), *_foreign_targets(settings, db)]
         jobs = db.execute(sa.select(sa.func.count()).select_from(schema.job)).scalar()
     for line in lines:
         print(line)
@@ -218,11 +213,7 @@ def export(settings: PollerSettings, given: Arguments) -> int:
 
 def _export_parquet(settings: PollerSettings, given: Arguments) -> int:
     try:
-        with (
-            open_for_reading(settings) as engine,
-            engine.connect() as db,
-            Progress.show_elapsed(f"export to {given.output}"),
-        ):
+        with open_for_reading(settings) as engine, engine.connect() as db:
             count = transfer.export_parquet(db, given.output, given.cluster, given.since)
     except ModuleNotFoundError as error:
         raise SettingsError(
@@ -270,11 +261,7 @@ def anonymise(settings: PollerSettings, given: Arguments) -> int:
     if len(key) < 16:
         raise SettingsError("--key-file: expected at least 16 bytes")
     before = None if given.older_than is None else int(time.time() - given.older_than)
-    with (
-        open_for_writing(settings) as engine,
-        engine.begin() as db,
-        Progress.show_elapsed("anonymise"),
-    ):
+    with open_for_writing(settings) as engine, engine.begin() as db:
         users = privacy.anonymise(db, key, before)
     print(f"{users} users")
     return 0
@@ -282,11 +269,7 @@ def anonymise(settings: PollerSettings, given: Arguments) -> int:
 
 def forget(settings: PollerSettings, given: Arguments) -> int:
     """Delete all data about a user."""
-    with (
-        open_for_writing(settings) as engine,
-        engine.begin() as db,
-        Progress.show_elapsed("forget"),
-    ):
+    with open_for_writing(settings) as engine, engine.begin() as db:
         jobs = privacy.forget(db, given.user, given.cluster)
     print(f"{jobs} jobs")
     return 0

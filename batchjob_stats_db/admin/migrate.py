@@ -2,7 +2,6 @@
 
 import glob
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -15,8 +14,6 @@ from batchjob_stats_db.admin.backup import backup
 from batchjob_stats_db.database import revision, schema
 from batchjob_stats_db.database.engine import writer_engine
 from batchjob_stats_db.database.revision import database_name, reject_foreign_tables, unusable_error
-
-OnProgress = Callable[[float, str], None]
 
 DIRECTORY = Path(__file__).parents[1] / "database" / "migrations"
 
@@ -34,13 +31,10 @@ def revisions() -> list[str]:
     return [each.revision for each in script.walk_revisions()][::-1]
 
 
-def migrate(
-    engine: Engine, target: str = "head", on_progress: OnProgress = lambda *_: None
-) -> tuple[str, str]:
+def migrate(engine: Engine, target: str = "head") -> tuple[str, str]:
     """Create or upgrade in one transaction; returns the revisions before ("" for none) and after.
 
     Tables of an empty database are created as they are declared, whatever the `target`.
-    `on_progress` is called with the number of completed revisions, and the name of the last one.
     Raises DatabaseError if the database was made by a newer version.
     """
     with engine.begin() as connection:
@@ -49,7 +43,6 @@ def migrate(
             raise revision.newer_version_error(before, database_name(engine.url))
         settings = alembic_config()
         settings.attributes["connection"] = connection
-        settings.attributes["on_progress"] = on_progress
         if before:
             command.upgrade(settings, target)
         else:
@@ -62,9 +55,7 @@ def migrate(
     return before, after
 
 
-def bring_up_to_date(
-    url: URL, on_progress: OnProgress = lambda *_: None
-) -> tuple[str, str, Path | None]:
+def bring_up_to_date(url: URL) -> tuple[str, str, Path | None]:
     """Create or upgrade the tables; an existing SQLite file is copied first.
 
     Returns the revisions before ("" for an empty file) and after, and the copy.
@@ -88,7 +79,7 @@ def bring_up_to_date(
             backup(url, copy)
             for each in unfinished:
                 each.unlink(missing_ok=True)
-        return (*migrate(engine, on_progress=on_progress), copy)
+        return (*migrate(engine), copy)
     except sa.exc.DBAPIError as error:
         raise unusable_error(url, error) from error
     finally:

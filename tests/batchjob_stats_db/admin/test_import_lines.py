@@ -1,16 +1,12 @@
 """Lines that cannot be imported, and what import, migrate and check print."""
 
-import io
 import json
-import re
 import subprocess
 import sys
 
 import pytest
 
-from batchjob_stats_db.admin.progress import Progress
 from batchjob_stats_db.main import main
-from tests.helpers.waiting import until
 
 LINE = {
     "cluster": "c", "jobid": "1", "submit_time": 1, "state": "COMPLETED", "state_word": "COMPLETED",
@@ -71,18 +67,3 @@ def test_migrate_does_not_print_alembic_log_lines(tmp_path):
 def test_check_of_an_empty_database_is_ok(url, capsys):
     assert main([url, "check"]) == 0
     assert capsys.readouterr().out.endswith("OK: 0 jobs, no damage, no gaps\n")
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_elapsed_time_is_shown_on_a_terminal():
-    terminal = Terminal()
-    with Progress.show_elapsed("check", terminal):
-        until(lambda: re.search("\rcheck: [1-9][0-9]* s", terminal.getvalue()), "a second")
-    assert terminal.getvalue().endswith("\r\x1b[K")
-    with Progress.show_elapsed("check", unused_terminal := Terminal()):
-        pass
-    assert unused_terminal.getvalue() == ""
