@@ -117,7 +117,6 @@ def _parameters(given: argparse.Namespace) -> dict[str, str]:
 
 
 def _print_script(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Print the script of the latest run."""
     if not rows:
         raise NotFoundError(f"there is no batch script of job {name} that you may see")
     print_text(rows[0]["script"].rstrip("\n"))

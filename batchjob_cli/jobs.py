@@ -39,7 +39,6 @@ _FILTERS = {
 
 
 def add_filters(add: Any) -> None:
-    """Add the options that select jobs."""
     for name, (_, text) in _FILTERS.items():
         add(f"--{name}", metavar=name.upper().replace("-", "_"), help=f"only jobs {text}")
     add("--state", action="append", default=[], **type_and_metavar(_parse_state),

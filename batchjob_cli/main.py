@@ -77,7 +77,6 @@ COMMANDS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a sub-command; returns the exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     # Libraries create many objects that stay: looking for garbage among them, and again at the end
     # of the process, takes a third of the time of a list.

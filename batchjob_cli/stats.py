@@ -38,7 +38,6 @@ def totals(rows: Iterable[Mapping[str, Any]], by: str) -> list[dict[str, Any]]:
 
 
 def _add(sums: dict[str, Any], row: Mapping[str, Any]) -> None:
-    """Add one job."""
     state = JobState(row["state"])
     sums["jobs"] += 1
     sums["ended"] += row["end_time"] is not None

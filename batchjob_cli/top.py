@@ -38,7 +38,6 @@ def run(arguments: list[str]) -> int:
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    """Parse the arguments; raises SettingsError."""
     parser = command_parser(
         "top", "Shows running and pending jobs. q: quit, s: sort, e: ended jobs."
     )
@@ -99,23 +98,19 @@ class JobsTop(App[None]):
         self._ended = False
 
     def compose(self) -> ComposeResult:
-        """Title, table, keys."""
         yield Header(show_clock=False)
         yield DataTable(cursor_type="row", zebra_stripes=True)
         yield Footer()
 
     def on_mount(self) -> None:
-        """Update now, and then periodically."""
         self.reload_jobs()
         self.set_interval(self._given.interval, self.reload_jobs)
 
     def action_sort(self) -> None:
-        """Switch to the next order."""
         self._sort = (self._sort + 1) % len(_SORTS)
         self.reload_jobs()
 
     def action_ended(self) -> None:
-        """Show or hide ended jobs."""
         self._ended = not self._ended
         self.reload_jobs()
 

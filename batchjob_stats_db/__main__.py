@@ -6,7 +6,6 @@ from batchjob.runtime.output import run
 
 
 def main() -> int:
-    """Run it; returns the exit status."""
     return run("batchjob_stats_db", "db")
 
 

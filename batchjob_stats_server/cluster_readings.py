@@ -97,7 +97,6 @@ class ClusterReading(NamedTuple):
         return self.instances.get(node) or self.instances.get(short_name(node), "")
 
     def totals(self) -> dict[str, float]:
-        """Totals over all nodes."""
         sums: dict[str, float] = defaultdict(float)
         for each in self.nodes.values():
             for name, amount in each.amounts.items():
@@ -258,7 +257,6 @@ class ClusterReadings:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="cluster-readings")
 
     def stop(self) -> None:
-        """Stop querying."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def of(self, cluster: str, now: float) -> ClusterReading | None:

@@ -8,7 +8,6 @@ from batchjob_stats_server.options import SECTIONS
 
 
 def options_page() -> str:
-    """All flags and keys of the server."""
     parts = [
         "# Options of the server",
         generated_comment("batchjob_stats_server.document"),

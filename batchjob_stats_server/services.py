@@ -83,7 +83,6 @@ class Services(NamedTuple):
         return samples_problem(samples) if samples else ""
 
     def stop(self) -> None:
-        """Stop threads and close connections."""
         self.factors.stop()
         self.readings.stop()
         if self.tsdb:

@@ -139,11 +139,9 @@ class Turns:
         return self._running_in_all + self.count_waiting()
 
     def count_waiting(self) -> int:
-        """Number of requests that wait for others."""
         return sum(map(len, self._queues.values()))
 
     def count_running(self) -> int:
-        """Number of requests that are running."""
         return self._running_in_all
 
     def capacity(self) -> int:

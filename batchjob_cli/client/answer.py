@@ -52,7 +52,6 @@ def foreign_answer_error(found: str) -> UnreachableError:
 
 
 def quote_beginning(body: bytes) -> str:
-    """Quote the first characters of an answer."""
     return repr(" ".join(body[:_QUOTED_CHARACTERS].decode("utf-8", "replace").split()))
 
 

@@ -45,7 +45,6 @@ def exit_status(error: SettingsError) -> int:
 
 
 def error_of_status(status: int, text: str) -> SettingsError:
-    """The error for an HTTP status."""
     if status == 401:
         text = f"{text}; --token-file or $BATCHJOB_TOKEN gives one"
     message = f"{text} (status {status})"

@@ -125,6 +125,5 @@ def _format_line(
 
 
 def print_text(text: str) -> None:
-    """Print the table, whatever the terminal's encoding."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))

@@ -77,7 +77,6 @@ def run(arguments: list[str]) -> int:
 
 
 def examine(node: ExaminedNode) -> list[CheckResult]:
-    """Run all checks."""
     return [each for name, checks in SUBJECTS.items() for each in run_checks(node, name, checks)]
 
 

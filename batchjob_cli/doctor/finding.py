@@ -55,7 +55,6 @@ class Survey(NamedTuple):
         return {job.jobid for job in self.jobs if job.manager == manager}
 
     def trees_of(self, manager: str) -> list[SchedulerTree]:
-        """The trees of a scheduler's jobs."""
         return [tree for tree in self.trees if tree.manager == manager]
 
 
@@ -149,7 +148,6 @@ class CheckResult(NamedTuple):
 
 
 def run_checks(node: ExaminedNode, subject: str, checks: Checks) -> list[CheckResult]:
-    """Run all checks of a subject."""
     findings = ((name, _examine(check, node)) for name, check in checks.items())
     return [
         CheckResult(subject, name, finding) for name, finding in findings if finding is not None

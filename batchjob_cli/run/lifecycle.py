@@ -384,7 +384,6 @@ def _wait_for_end_signal(seconds: float) -> bool:
 
 
 def print_message(message: str) -> None:
-    """Print a line for the user."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"batchjob: {message}\n")
         sys.stderr.flush()

@@ -58,7 +58,6 @@ class ProcessTree:
             self._raise_peak(used.ru_maxrss * _KIB)
 
     def sample_memory(self) -> None:
-        """Sample the memory of the processes."""
         sizes = [_resident_pages(pid) for pid in self.processes()]
         if sizes:
             self._raise_peak(sum(sizes) * self._page_bytes)
@@ -67,7 +66,6 @@ class ProcessTree:
         self.peak_memory_bytes = max(size, self.peak_memory_bytes or 0)
 
     def processes(self) -> set[int]:
-        """All living descendants."""
         found = _children(os.getpid())
         for pid in found:
             found.extend(_children(pid))

@@ -72,7 +72,6 @@ class Pump(threading.Thread):
         self._poll.register(channel.outer, select.POLLIN)
 
     def run(self) -> None:
-        """See threading.Thread."""
         try:
             while data := self._read():
                 if not self._pass_on(data):

@@ -132,12 +132,10 @@ def set_up_log(options: RunLogOptions) -> None:
 
 
 def log_waiting(run: Run) -> None:
-    """Log that the run waits to start."""
     log.info("%s waits: %s", _run_label(run), run.reason)
 
 
 def log_started(run: Run) -> None:
-    """Log that the command has been started."""
     log.info("%s started by %s", _run_label(run), run.user)
 
 

@@ -64,11 +64,9 @@ class DemoSource:
         return len(self._known)
 
     def check(self) -> tuple[str, ...]:
-        """See AccountingSource."""
         return ()
 
     def watermark_at(self, since: int) -> str:
-        """See AccountingSource."""
         return str(since)
 
     def read(self, _watermark: str, _unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
@@ -104,7 +102,6 @@ class DemoSource:
                 yield record
 
     def script(self, job: SubmittedJob) -> str:
-        """See ScriptSource."""
         known = self._known.get(job.jobid)
         return self.recording.scripts.get(known.name, "") if known else ""
 

@@ -80,7 +80,6 @@ class DemoHistory:
     def latest(
         self, cluster: str, metrics: Sequence[str], now: float, instance: str = ""
     ) -> list[SeriesValue]:
-        """See TimeSeriesStore."""
         if cluster != CLUSTER:
             return []
         if instance:
@@ -94,7 +93,6 @@ class DemoHistory:
         return [each for each in found if each.metric in metrics]
 
     def scrape_ratios(self, cluster: str, metric: str, *_when: float) -> list[SeriesValue]:
-        """See TimeSeriesStore."""
         return [
             SeriesValue(metric, {"instance": node}, facts.get("exporter_up_ratio", 1.0))
             for node, facts in self._recording.nodes.items()
@@ -104,7 +102,6 @@ class DemoHistory:
     def node_series(
         self, asked: SeriesQuery, cluster: str, instance: str, since: int, until: int, points: int
     ) -> list[TimeSeries]:
-        """See TimeSeriesStore."""
         if cluster != CLUSTER or instance not in self._stays:
             return []
         step = max((until - since) / points, _SHORTEST_STEP_SECONDS)
@@ -118,7 +115,6 @@ class DemoHistory:
         ]
 
     def _load_at(self, node: str, stays: Sequence[NodeStay], now: float) -> NodeLoad:
-        """The load of a whole node."""
         cores, memory = _IDLE_CORES, float(_SYSTEM_BYTES)
         gpus = dict.fromkeys(range(self._recording.nodes[node]["gpus"]), (0.0, 0.0))
         for stay in stays:

@@ -48,11 +48,9 @@ class LocalRunControl:
         return history.job(done.stdout.split()[0], str(self.data))
 
     def stop(self, run: Run, grace_seconds: float) -> Run:
-        """See RunControl."""
         return self._end_run(run, grace_seconds)
 
     def cancel(self, run: Run) -> Run:
-        """See RunControl."""
         if run.state != JobState.PENDING:
             raise RunRefusedError(f"run {run.jobid} is not waiting: {run.status}")
         return self._end_run(run, 0.0)
@@ -64,7 +62,6 @@ class LocalRunControl:
             raise RunRefusedError(str(error)) from error
 
     def delete(self, run: Run) -> None:
-        """See RunControl."""
         if run.state.is_live:
             raise RunRefusedError(f"run {run.jobid} has not ended: {run.status}")
         try:

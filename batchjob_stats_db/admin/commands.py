@@ -44,7 +44,6 @@ _GC_THRESHOLD = 100_000
 
 
 def database_url(settings: PollerSettings) -> URL:
-    """The URL of the configured database."""
     return parse_url(settings.db.url, settings.db.password_file)
 
 
@@ -66,7 +65,6 @@ def open_for_writing(settings: PollerSettings) -> Iterator[Engine]:
 
 @contextmanager
 def open_for_reading(settings: PollerSettings) -> Iterator[Engine]:
-    """Open the database for reading."""
     engine = reader_engine(database_url(settings), statement_seconds=3600)
     try:
         require_current(engine)
@@ -90,7 +88,6 @@ def select_clusters(settings: PollerSettings, given: Arguments) -> PollerSetting
 
 
 def migrate(settings: PollerSettings, _given: Arguments) -> int:
-    """Create the tables, or upgrade them."""
     # Imported here, since Alembic takes 49 MB that the daemon does not need.
     from batchjob_stats_db.admin.migrate import bring_up_to_date
 
@@ -226,7 +223,6 @@ def _export_parquet(settings: PollerSettings, given: Arguments) -> int:
 
 
 def import_lines(settings: PollerSettings, given: Arguments) -> int:
-    """Read exported JSON lines."""
     with open_for_writing(settings) as engine:
         try:
             count = _import_file(engine, given.file)
@@ -253,7 +249,6 @@ def _import_file(engine: Engine, path: Path) -> int:
 
 
 def anonymise(settings: PollerSettings, given: Arguments) -> int:
-    """Replace users with pseudonyms."""
     try:
         key = read_key(given.key_file).strip()
     except SecretFileError as error:
@@ -268,7 +263,6 @@ def anonymise(settings: PollerSettings, given: Arguments) -> int:
 
 
 def forget(settings: PollerSettings, given: Arguments) -> int:
-    """Delete all data about a user."""
     with open_for_writing(settings) as engine, engine.begin() as db:
         jobs = privacy.forget(db, given.user, given.cluster)
     print(f"{jobs} jobs")

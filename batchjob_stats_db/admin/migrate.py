@@ -19,14 +19,12 @@ DIRECTORY = Path(__file__).parents[1] / "database" / "migrations"
 
 
 def alembic_config() -> Config:
-    """Alembic's settings, without a file."""
     made = Config()
     made.set_main_option("script_location", str(DIRECTORY).replace("%", "%%"))
     return made
 
 
 def revisions() -> list[str]:
-    """All revisions, oldest first."""
     script = ScriptDirectory.from_config(alembic_config())
     return [each.revision for each in script.walk_revisions()][::-1]
 

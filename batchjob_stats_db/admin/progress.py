@@ -30,5 +30,4 @@ class Progress:
         print(f"{self._title}: {share:.0%}, {note}{left}", file=sys.stderr)
 
     def finish(self, note: str = "done") -> None:
-        """Say that the work is done."""
         print(f"{self._title}: {note}", file=sys.stderr)

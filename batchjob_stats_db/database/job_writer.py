@@ -62,7 +62,6 @@ class JobWriter:
         """How often a source broke a rule of the gate."""
 
     def write(self, records: Sequence[JobRecord]) -> WriteCounts:
-        """Write records of different jobs."""
         written = WriteCounts()
         for begin in range(0, len(records), _CHUNK_RECORDS):
             chunk = records[begin : begin + _CHUNK_RECORDS]

@@ -75,7 +75,6 @@ def scheduler_columns(record: JobRecord) -> JobValues:
 
 
 def new_row(record: JobRecord, policy: UsagePolicy, now: int) -> JobValues:
-    """The row of a new job."""
     row = _without_withdrawn(scheduler_columns(record))
     return (*row, now, _doubt(row), policy.due_time(record.start_time, record.end_time, now))
 

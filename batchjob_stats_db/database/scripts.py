@@ -83,6 +83,5 @@ def delete(db: Connection, which: sa.Select[tuple[int]]) -> int:
 
 
 def delete_unused(db: Connection) -> None:
-    """Delete scripts without jobs."""
     used = sa.select(_job_script.job_id).where(_job_script.digest == _script.digest)
     db.execute(sa.delete(schema.batch_script).where(~used.exists()))

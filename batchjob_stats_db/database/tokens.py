@@ -130,7 +130,6 @@ def with_ancestors(db: Connection, token: Token) -> list[Token]:
 
 
 def record_use(db: Connection, token: Token, now: int) -> None:
-    """Record the use of a token."""
     db.execute(sa.update(TABLE).where(TABLE.c.id == token.id).values(last_used_time=now))
 
 

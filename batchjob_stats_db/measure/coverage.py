@@ -123,7 +123,6 @@ def has_gpu_gaps(
 
 
 def _covered_seconds(node: NodeSamples, time: MeasuredTime, interval: float) -> float:
-    """Covered seconds of a node's time."""
     whole = time.seconds_until(node.returned)
     sampled = node.samples * interval
     end = node.end if time.end is not None else node.end_since(time.start)

@@ -78,7 +78,6 @@ def write_live(
 
 
 def _write_rows(db: Connection, source: str, usages: Collection[MeasuredUsage], now: int) -> None:
-    """Insert or update the rows of usages."""
     written = {"source": source, "measured_time": now}
     columns = [
         {**each._asdict(), **each.values, **written, "until_time": min(each.until_time, now)}

@@ -118,11 +118,9 @@ class HealthServer:
         self.port = int(self._server.server_address[1])
 
     def start(self) -> None:
-        """Start answering."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -134,7 +134,6 @@ class Poller:
                 yield f"{self.cluster.name}: {source.name}: {_words(error)}"
 
     def run(self, stop: threading.Event) -> None:
-        """Run cycles until stopped."""
         for line in self.check():
             log.warning("%s", line)
         while not stop.is_set():

@@ -171,7 +171,6 @@ def _usage_policy(cluster: ClusterSettings) -> UsagePolicy:
 
 
 def serve(service: PollerService) -> None:
-    """Run until SIGTERM or SIGINT."""
     signals = Signals(signal.SIGTERM, signal.SIGINT)
     service.start()
     notify("READY=1")

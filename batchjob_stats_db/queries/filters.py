@@ -134,7 +134,6 @@ _CLUSTER_NAMES = sa.select(schema.cluster.c.name)
 
 
 def clusters_to_query(db: Connection, cluster: str | None) -> Sequence[str]:
-    """The given cluster, or all known ones."""
     if cluster is not None:
         return [cluster]
     return db.scalars(_CLUSTER_NAMES).all()

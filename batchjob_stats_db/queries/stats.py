@@ -25,7 +25,6 @@ def clusters(db: Connection) -> list[RowMapping]:
 
 
 def cluster_names(db: Connection) -> list[str]:
-    """The names of all clusters, each once."""
     return list(dict.fromkeys(row["name"] for row in clusters(db)))
 
 

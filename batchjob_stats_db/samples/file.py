@@ -38,7 +38,6 @@ class Unpacker:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the open file."""
         return self._file.fileno()
 
     @property
@@ -52,7 +51,6 @@ class Unpacker:
         return False
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def lines(self) -> Iterator[bytes]:

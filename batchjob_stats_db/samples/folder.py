@@ -74,7 +74,6 @@ def headers_of(folder: Path) -> set[SampleHeader]:
 
 
 def jobid_of(folder: Path) -> str:
-    """The job id of a folder."""
     name = folder.name
     if len(name) > _MAX_NAME_BYTES // 2 + 64:
         full_ids = {header.jobid for header in headers_of(folder)}

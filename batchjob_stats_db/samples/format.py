@@ -29,7 +29,6 @@ class LineError(ValueError):
 
 
 def encode_line(header: SampleHeader, sample: JobSample) -> bytes:
-    """The line of a sample."""
     document = {"time": round(sample.at, 2), **header._asdict(), **group_values(sample.values)}
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 

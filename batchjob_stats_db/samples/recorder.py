@@ -98,7 +98,6 @@ class Recorder:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start recording."""
         self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
         self._thread.start()
 

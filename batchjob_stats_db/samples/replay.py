@@ -39,7 +39,6 @@ class Replay:
         self._last_path: dict[tuple[str, ...], Path] = {}  # the file of the last sample
 
     def close(self) -> None:
-        """Close all open files."""
         for file in self._open.values():
             file.close()
         self._open.clear()
@@ -64,7 +63,6 @@ class Replay:
 
     @property
     def has_samples(self) -> bool:
-        """Whether there has been a sample."""
         return bool(self._last)
 
     def is_over(self, now: float) -> bool:

@@ -83,7 +83,6 @@ class PrometheusClient:
         return reply.status, reply.body
 
     def close(self) -> None:
-        """Close idle connections."""
         self._session.close()
 
 
@@ -110,7 +109,6 @@ def no_answer(endpoint: Endpoint, path: str, error: FetchError) -> NoAnswer | Un
 
 
 def headers_for(endpoint: Endpoint) -> dict[str, str]:
-    """The headers of every query."""
     headers = dict(endpoint.headers or {})
     if endpoint.username:
         both = f"{endpoint.username}:{endpoint.password}".encode()
@@ -175,7 +173,6 @@ def named_series(answer: list[dict[str, Any]]) -> NamedSeries:
 
 
 def instant_values(answer: list[dict[str, Any]]) -> Iterator[SeriesValue]:
-    """The values of an instant query."""
     for name, labels, result in named_series(answer):
         yield SeriesValue(name, labels, float(result["value"][1]))
 

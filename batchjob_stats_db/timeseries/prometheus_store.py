@@ -166,7 +166,6 @@ class Prometheus:
     def latest(
         self, cluster: str, metrics: Sequence[str], now: float, instance: str = ""
     ) -> list[SeriesValue]:
-        """See TimeSeriesStore."""
         which = cluster_selector(cluster, metrics, instance)
         window = f"{_CURRENT_SCRAPES * self._endpoint.scrape_interval:g}s"
         answer = self.ask("query", query=f"last_over_time({which}[{window}])", time=f"{now:.3f}")
@@ -175,7 +174,6 @@ class Prometheus:
     def scrape_ratios(
         self, cluster: str, metric: str, now: float, seconds: int
     ) -> list[SeriesValue]:
-        """See TimeSeriesStore."""
         expected = seconds / self._endpoint.scrape_interval
         which = cluster_selector(cluster, [metric])
         promql = f"max by (instance) (count_over_time({which}[{seconds}s]))"
@@ -188,7 +186,6 @@ class Prometheus:
     def node_series(
         self, query: SeriesQuery, cluster: str, instance: str, since: int, until: int, points: int
     ) -> list[TimeSeries]:
-        """See TimeSeriesStore."""
         interval = self._endpoint.scrape_interval
         step = max((until - since) / points, interval)
         promql = target_query(query, cluster, instance, step, interval)
@@ -425,7 +422,6 @@ def _series_key(sample: SeriesValue) -> tuple[str, Identity]:
 def _by_metric_and_job(
     series: Iterable[tuple[str, Identity]],
 ) -> dict[tuple[str, str], list[Identity]]:
-    """Group series by metric and job id."""
     found: dict[tuple[str, str], list[Identity]] = {}
     for metric, identity in sorted(series):
         found.setdefault((metric, dict(identity).get("jobid", "")), []).append(identity)

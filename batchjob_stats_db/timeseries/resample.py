@@ -86,7 +86,6 @@ class Bins(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The length of an interval."""
         return (self.end - self.start) / self.bin_count
 
     def index_at(self, at: float) -> int:
@@ -95,7 +94,6 @@ class Bins(NamedTuple):
         return min(max(index, 0), self.bin_count - 1)
 
     def end_of(self, index: int) -> float:
-        """When an interval ends."""
         return self.start + (index + 1) * self.seconds
 
 

@@ -51,7 +51,6 @@ class SampleHistory:
     def measure(
         self, wanted: Mapping[Statistic, Sequence[str]], windows: Sequence[JobWindow]
     ) -> dict[Statistic, list[SeriesValue]]:
-        """See TimeSeriesStore."""
         self._cache = {
             window: cached for window, cached in self._cache.items() if window in set(windows)
         }
@@ -93,7 +92,6 @@ class SampleHistory:
     def last_sample_times(
         self, metrics: Sequence[str], windows: Sequence[JobWindow]
     ) -> list[SeriesValue]:
-        """See TimeSeriesStore."""
         return self.measure({Statistic.LATEST: metrics}, windows)[Statistic.LATEST]
 
     def measure_cluster(self, *_asked: object) -> None:
@@ -239,7 +237,6 @@ def _matching_points(
 def _identity(
     query: SeriesQuery, window: JobWindow, header: SampleHeader, name: SampleKey
 ) -> Identity | None:
-    """The labels of a queried number."""
     quantity = BY_NAME[name.quantity]
     metrics = (quantity.metric.name, *((_GPU_INFO,) if quantity.group is GPUS else ()))
     if query.metric not in metrics:

@@ -88,7 +88,6 @@ def answer(rows: Rows, keys: Keys, form: RowFormat, computed: KeySources = ()) -
 async def query_database(
     caller: Caller, query: Callable[[Connection], T], *, costly: bool = True
 ) -> T:
-    """The result of a database query."""
 
     def work() -> T:
         try:

@@ -38,7 +38,6 @@ class GroupsQuery(JobGroupParams):
     limit: int = Field(20, ge=1, le=queries.MAX_PAGE_GROUPS)
 
     def filter(self, now: float) -> Filter:
-        """The same for the database."""
         same = Filter(**self.model_dump(include=set(Filter._fields)))
         if same.started_from is not None or same.running:
             return same

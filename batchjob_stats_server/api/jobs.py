@@ -124,12 +124,10 @@ class JobsQuery(JobGroupParams):
     limit: int = Field(100, ge=1, le=MAX_PAGE_ROWS)
 
     def filter(self) -> Filter:
-        """The same for the database."""
         same = self.model_dump(include=set(Filter._fields))
         return Filter(**same, states=tuple(self.state), state_words=tuple(self.state_word))
 
     def order(self) -> SortOrder:
-        """Sort key of the rows."""
         return SortOrder(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
 

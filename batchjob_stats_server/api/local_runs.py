@@ -193,7 +193,6 @@ def _show_run(control: RunControl, caller: Caller, text: str, what: str = "run")
 
 
 def to_answer(run: Run) -> LocalRun:
-    """A run as an answer."""
     return LocalRun(
         id=run.jobid, name=run.name, user=run.user, state=run.state, status=run.status,
         command=run.submit_line, directory=run.work_dir, submit_time=round(run.submit_time * 1000),

@@ -34,7 +34,6 @@ Document = dict[str, Any]
 
 
 def install(app: FastAPI) -> None:
-    """Complete the document when it is generated."""
     generate = app.openapi
 
     def complete() -> Document:

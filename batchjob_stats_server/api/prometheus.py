@@ -119,7 +119,6 @@ class QueryRoute(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The function, called with nothing else."""
 
         async def handle(request: Request) -> Response:
             return cast(Response, await self.endpoint(request, **request.path_params))

@@ -55,7 +55,6 @@ class ReportSources(NamedTuple):
 
 
 def sources_of(services: "Services") -> ReportSources:
-    """The sources of a server."""
     return ReportSources(
         services.settings, services.reader, services.histories, services.rules, services.clock
     )

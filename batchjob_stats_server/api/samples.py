@@ -100,7 +100,6 @@ class SampleFilter(NamedTuple):
         return who.user in self.users
 
     def of_time(self, steps: Iterable[SamplePair]) -> Iterator[SamplePair]:
-        """Samples of the requested time."""
         return (step for step in steps if self.since <= step.sample.at <= self.until)
 
 

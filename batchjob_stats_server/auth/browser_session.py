@@ -74,7 +74,6 @@ def set_pending(connection: HTTPConnection, answer: Response, text: str) -> None
 
 
 def delete_cookie(answer: Response, name: str) -> None:
-    """Delete one of these cookies."""
     answer.delete_cookie(name, httponly=True, secure=name.startswith("__Host-"))
 
 

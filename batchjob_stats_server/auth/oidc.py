@@ -114,7 +114,6 @@ class OidcProvider:
 
     @property
     def name(self) -> str:
-        """The name shown to people."""
         return self._options.name
 
     def begin(self, next_path: str) -> tuple[str, PendingLogin]:

@@ -142,7 +142,6 @@ class Acceptor:
         self._listen()
 
     def close(self) -> None:
-        """Stop accepting connections."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
         for connection in self._connecting.values():

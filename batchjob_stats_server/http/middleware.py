@@ -164,7 +164,6 @@ class _SentAnswer:
         self.when_it_begins: list[Callable[[], object]] = []
 
     async def send(self, message: Message) -> None:
-        """Send a part of it."""
         if message["type"] == "http.response.start":
             self.has_begun, self.status = True, message["status"]
             for tell in self.when_it_begins:

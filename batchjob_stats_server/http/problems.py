@@ -61,7 +61,6 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def document(status: int, detail: str) -> ProblemDocument:
-    """The problem of a status."""
     title = HTTPStatus(status).phrase
     error = ErrorMessage(code=str(status), message=detail)
     return ProblemDocument(title=title, status=status, detail=detail, message=detail, error=error)

@@ -124,12 +124,10 @@ class StrictHttp(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Part of the body has arrived."""
         self._framing_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request has been read."""
         self._in_body, self._framing_bytes = False, 0
         super().on_message_complete()
 
@@ -172,7 +170,6 @@ class Connection(StrictHttp):
         self._set_deadline(self.arrival_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
         self._set_deadline(None)
         if self.open_connections is not None:
             self.open_connections.remove(self)

@@ -198,7 +198,6 @@ def _with_table(
     section: JobsSection, context: TableContext, chosen: Collection[str], several_users: bool,
     several_clusters: bool,
 ) -> JobsSection:  # fmt: skip
-    """The section with its rendered table."""
     is_waiting = section.key == "waiting"
     gpus_column = "requested_gpus" if is_waiting else "allocated_gpus"
     columns = job_table.columns(

@@ -163,7 +163,6 @@ class _ServerConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
         self._transport = cast(
             asyncio.Transport, transport
         )  # uvloop's has the methods, not the type
@@ -189,12 +188,10 @@ class _ServerConnection(asyncio.Protocol):
         self._fail(ConnectionResetError("the server closed the connection"))
 
     def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002
-        """Called by the parser."""
         if name.lower() in (b"content-length", b"transfer-encoding"):
             self._has_length = True
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
         self._in_body = True
 
     def on_body(self, body: bytes) -> None:
@@ -205,7 +202,6 @@ class _ServerConnection(asyncio.Protocol):
             self.on_message_complete()
 
     def on_message_complete(self) -> None:
-        """Called by the parser."""
         status = self._parser.get_status_code()
         if self._reply is None or self._reply.done():
             return

@@ -105,7 +105,6 @@ class PromqlBackend:
             raise _unavailable(no_answer(self._endpoint, path, error)) from error
 
     def close(self) -> None:
-        """Close idle connections."""
         self._session.close()
 
 

@@ -157,7 +157,6 @@ class PrometheusEndpoint(NamedTuple):
     required: frozenset[str] = frozenset()
 
     def openapi(self, form: bool = False) -> dict[str, Any]:
-        """For the OpenAPI document."""
         return openapi_parameters(self.parameters, self.required, form)
 
 

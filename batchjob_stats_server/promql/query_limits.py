@@ -63,7 +63,6 @@ class QueryWindow(NamedTuple):
 
 
 def check_points(window: QueryWindow, limits: QueryLimits) -> None:
-    """Refuse more points than allowed."""
     step = window.step
     if not step >= 0.001:
         raise TooLarge(f"step of {step:g} s: at least 1 ms")

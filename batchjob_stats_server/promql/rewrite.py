@@ -287,7 +287,6 @@ def _operator(token: ast.TokenType, allowed: frozenset[str]) -> str:
 
 
 def _time_modifiers(node: Any) -> str:
-    """The text of `@` and `offset`."""
     text = "" if node.at is None else f" @ {_at(node.at)}"
     if node.offset:
         offset = node.offset.total_seconds()

@@ -79,7 +79,6 @@ class ConditionGroup(NamedTuple):
         return None if None in found else self.requires_all
 
     def comparisons(self) -> Iterator[Comparison]:
-        """All comparisons in the group."""
         for part in self.parts:
             yield from part.comparisons()
 

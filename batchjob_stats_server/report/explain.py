@@ -26,7 +26,6 @@ END_UNKNOWN = "its end was not recorded, and nothing was measured"
 
 
 def is_measured(job: Row) -> bool:
-    """Whether anything was measured."""
     return bool(job["usage_samples"])
 
 

@@ -128,7 +128,6 @@ class GpuUse:
 
     @property
     def unknown_reason(self) -> str:
-        """Why there is no utilisation."""
         if self.mps_seconds and self.mps_seconds > (self.shared_seconds or 0):
             return "processes ran under MPS, where the driver does not tell who used the GPU"
         if self.shared_seconds:

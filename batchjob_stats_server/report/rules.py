@@ -160,7 +160,6 @@ def _fill_in(text: str, values: FactValues) -> str:
 
 
 def format_quantity(name: str, values: FactValues) -> str:
-    """A quantity with its unit."""
     value = values[name]
     if value is None:
         return "unknown"

@@ -65,7 +65,6 @@ def _made(dashboard: Dashboard, plugin: Plugin) -> str:
 
 
 def main() -> int:
-    """Write; returns the exit status."""
     wanted = dict(files())
     for name, text in wanted.items():
         path = FOLDER / name

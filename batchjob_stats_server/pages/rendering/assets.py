@@ -43,11 +43,9 @@ class Assets:
         }
 
     def get(self, name: str) -> Asset | None:
-        """A file by its name."""
         return self.plotly if name == _PLOTLY_NAME else self._files.get(name)
 
     def address(self, name: str) -> str:
-        """The address of a file."""
         asset = self.get(name)
         return f"/static/{name}?v={asset.digest}" if asset else f"/static/{name}"
 

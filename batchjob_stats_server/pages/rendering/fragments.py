@@ -71,7 +71,6 @@ def part_measured(seconds: float, sums: Mapping[Any, Any]) -> Markup:
 
 @functools.lru_cache(64)
 def state_badge(state: str) -> Markup:
-    """A state as a badge."""
     lower = state.lower()
     return Markup('<span class="state {}">{}</span>').format(lower, lower.replace("_", " "))
 

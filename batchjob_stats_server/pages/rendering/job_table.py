@@ -62,7 +62,6 @@ class ListColumn(NamedTuple):
 
     @property
     def head_style(self) -> str:
-        """The CSS class of its heading."""
         return self.style if self.style in ("n", "minor") else ""
 
 
@@ -104,7 +103,6 @@ def columns(
 
 
 def body(rows: Sequence[Row], table_columns: Sequence[ListColumn], context: TableContext) -> Markup:
-    """The rows of a table."""
     closing_tags = ["</th>"] + ["</td>"] * len(table_columns)  # closing tag of the previous cell
     cells = [
         (end + _cell_start(each), each.render_cell)

@@ -35,7 +35,6 @@ class RunStrip(NamedTuple):
 
     @property
     def height(self) -> int:
-        """The height of the drawing."""
         return len(self.rows) * _ROW_HEIGHT
 
     def render_runs(self, here: int) -> Markup:

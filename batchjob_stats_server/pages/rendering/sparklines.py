@@ -48,7 +48,6 @@ class Sparklines:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sparks")
 
     def stop(self) -> None:
-        """Stop querying."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def get(

@@ -57,7 +57,6 @@ def level(what: str, ratio: float) -> str:
 
 
 def gpu_cell_class(ratio: float | None) -> str:
-    """The CSS class of a GPU's cell."""
     if ratio is None:
         return "unknown"
     return "idle" if ratio < thresholds().idle_gpu else level("gpu", ratio)
