@@ -192,14 +192,32 @@
 
   /* If there are many nodes or GPUs, show an aggregate first, and each of them on demand. */
   const FEW = 4;
-  function manyLabel(figure, plots) {
+  function manyLabel(figure, plots, found = []) {
+    if (plots.dataset.whole) {
+      const lines = new Set(found.map((each) => each.line)).size;
+      return lines > FEW ? `${lines} GPUs` : "";
+    }
     const { nodes, gpus } = plots.dataset;
     const gpu = figure.dataset.curves.startsWith("gpu_");
     const count = Number(gpu ? gpus : nodes);
     return count > FEW ? `${count} ${gpu ? "GPUs" : "nodes"}` : "";
   }
 
-  function addTools(figure, plots, target) {
+  /* Median and band of the lines of each curve; of a job's curves, the server makes them. */
+  function banded(found) {
+    return [...new Set(found.map((each) => each.metric))].map((metric) => {
+      const lines = found.filter((each) => each.metric === metric);
+      const times = new Map();
+      for (const point of lines.flatMap((each) => each.points)) times.set(point.time, [...(times.get(point.time) || []), point.mean]);
+      const points = [...times].sort((a, b) => a[0] - b[0]).map(([time, values]) => {
+        values.sort((a, b) => a - b);
+        return { time, min: values[0], mean: values[values.length >> 1], max: values.at(-1) };
+      });
+      return { ...lines[0], line: "median", points };
+    });
+  }
+
+  function addTools(figure, plots, target, many) {
     if (figure.querySelector(".tools")) return;
     const bar = document.createElement("p");
     bar.className = "tools";
@@ -211,7 +229,6 @@
       made.addEventListener("click", () => act(made));
       bar.append(made);
     };
-    const many = plots.dataset.whole ? "" : manyLabel(figure, plots);
     if (many) {
       button(`Each of ${many}`, (made) => {
         figure.dataset.each = figure.dataset.each ? "" : "yes";
@@ -246,7 +263,7 @@
     const clock = (time) => wall(time).replace("T", " ").slice(0, 16);
     const top = window.batchjobHeat.draw(target, found, { write, label, clock, pick });
     figure.querySelector(".told").textContent = `Each row is one of ${many}; the darkest is ${write(found[0].unit, top)}. Choose a node to see its lines.`;
-    addTools(figure, plots, target);
+    addTools(figure, plots, target, many);
     addNodeChooser(figure, [...new Set(found.map((each) => each.node))].sort(), pick);
   }
 
@@ -300,7 +317,6 @@
     style.showlegend = found.length > 1 || (shades.length > 0 && !narrow);
     if (found.length > 6) {
       style.legend = { ...style.legend, orientation: "v", x: 1.01, y: 1, xanchor: "left", yanchor: "top" };
-      style.height = 320;
     }
     return style;
   }
@@ -309,12 +325,15 @@
     const { api } = plots.dataset;
     const curves = figure.dataset.curves.split(" ");
     const asked = figure.dataset.limit ? [...curves, figure.dataset.limit] : curves;
-    const aggregate = figure.dataset.each || plots.dataset.whole ? "" : manyLabel(figure, plots);
-    const many = manyLabel(figure, plots), { node } = figure.dataset;
+    const { node } = figure.dataset;
+    let many = manyLabel(figure, plots);
     if (figure.dataset.each && parseInt(many, 10) > COLOURED && !node) return void await drawRows(figure, plots, many);
-    const all = await fetchSeries(api, asked, { aggregate: Boolean(aggregate), node });
-    const found = all.filter((each) => curves.includes(each.metric));
+    const all = await fetchSeries(api, asked, { aggregate: Boolean(many) && !figure.dataset.each, node });
+    let found = all.filter((each) => curves.includes(each.metric));
     if (!found.length) return void markUnmeasured(figure);
+    many ||= manyLabel(figure, plots, found);
+    const aggregate = figure.dataset.each ? "" : many;
+    if (aggregate && plots.dataset.whole) found = banded(found);
     markMeasured(figure);
     const bounds = limits(figure, all.filter((each) => each.metric === figure.dataset.limit));
     const target = figure.querySelector(".drawing");
@@ -322,7 +341,7 @@
     const style = plotLayout(found, bounds, plots, figure);
     await Plotly.react(target, traces(found, curves.length > 1), style, CONFIG);
     describePlot(figure, found, bounds, style.shapes.filter((shape) => shape.name).map((shape) => shape.name), aggregate);
-    addTools(figure, plots, target);
+    addTools(figure, plots, target, many);
     if (!target.dataset.linked) {
       target.dataset.linked = "yes";
       target.on("plotly_relayout", (change) => zoomTogether(plots, target, change));
@@ -338,6 +357,37 @@
     storeZoomInUrl(range);
     const others = [...plots.querySelectorAll(".drawing")].filter((each) => each.dataset.linked && (each !== from || range === null));
     Promise.all(others.map((each) => Plotly.relayout(each, { "xaxis.range": range || fullRange(plots) }))).finally(() => { moving = false; });
+  }
+
+  /* The same with buttons, for keyboards and touch: `scale` of the shown time, and `shift` in parts of it. */
+  async function zoomBy(plots, scale, shift) {
+    const whole = [plots.dataset.since * 1000, until(plots)];
+    const [begin, end] = (zoomFromUrl() || fullRange(plots)).map(epoch);
+    const length = Math.min((end - begin) * scale, whole[1] - whole[0]);
+    const middle = (begin + end) / 2 + shift * length;
+    const from = Math.min(Math.max(middle - length / 2, whole[0]), whole[1] - length);
+    const range = length < whole[1] - whole[0] ? [wall(from), wall(from + length)] : null;
+    storeZoomInUrl(range);
+    moving = true;
+    const drawn = [...plots.querySelectorAll(".drawing")].filter((each) => each.dataset.linked);
+    await Promise.all(drawn.map((each) => Plotly.relayout(each, { "xaxis.range": range || fullRange(plots) })));
+    moving = false;
+  }
+
+  function addZoomButtons(plots) {
+    const bar = document.createElement("p");
+    bar.className = "tools zoom";
+    bar.setAttribute("role", "group");
+    bar.setAttribute("aria-label", "Time shown by all plots");
+    for (const [text, scale, shift] of [["Zoom in", 0.5, 0], ["Zoom out", 2, 0], ["Earlier", 1, -0.5], ["Later", 1, 0.5]]) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "quiet";
+      button.textContent = text;
+      button.addEventListener("click", () => zoomBy(plots, scale, shift));
+      bar.append(button);
+    }
+    plots.before(bar);
   }
 
   /* Title of the plot, with the name of the curve if it has several. */
@@ -435,6 +485,7 @@
   function show(figure) {
     const plots = figure.closest(".plots");
     const how = plots.classList.contains("compared") ? drawCompared : draw;
+    figure.querySelector(".told").textContent ||= "Loading the measurements …";
     return how(figure, plots).catch((error) => showMessage(figure, `Cannot be drawn: ${error.message}`));
   }
 
@@ -443,6 +494,7 @@
     figures.forEach((figure) => showMessage(figure, "Plots need the Python package plotly on the server."));
     return;
   }
+  document.querySelectorAll("section > .plots[data-until]").forEach(addZoomButtons);
   const seen = new Map();
   const showOnce = (figure) => {
     if (!seen.has(figure)) seen.set(figure, show(figure));

@@ -23,7 +23,7 @@ def draw_plots(page):
     end = time.monotonic() + scaled(120)
     missing = (
         "[...document.querySelectorAll('figure.plot')]"
-        ".filter(each => !each.querySelector('.told').textContent)"
+        ".filter(each => !/^(?!Loading)./.test(each.querySelector('.told').textContent))"
     )
     while page.evaluate(f"{missing}.length"):
         assert time.monotonic() < end, page.url
