@@ -120,16 +120,6 @@ class License(NamedTuple):
     reserved: int | None
 
 
-class Reservation(NamedTuple):
-    """Nodes reserved for a period."""
-
-    name: str
-    nodes: int | None
-    cores: int | None
-    start: int | None
-    end: int | None
-
-
 class NativeMetric(NamedTuple):
     """A gauge that the scheduler itself exposes to Prometheus."""
 
@@ -147,7 +137,6 @@ class ClusterReaders(NamedTuple):
     partitions: Callable[[], Sequence[Partition]] | None = None
     fairshare: Callable[[], Sequence[FairShare]] | None = None
     licenses: Callable[[], Sequence[License]] | None = None
-    reservations: Callable[[], Sequence[Reservation]] | None = None
     native: Callable[[], Sequence[NativeMetric]] | None = None
 
 

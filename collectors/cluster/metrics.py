@@ -1,6 +1,6 @@
 """The metric families of the cluster collector by part, and those of shared resources.
 
-The latter are partitions, fair share, licences and reservations.
+The latter are partitions, fair share and licences.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,6 @@ def _row(
 _account = partial(_row, "account", key="account")
 _license = partial(_row, "license")
 _partition = partial(_row, "partition")
-_reservation = partial(_row, "reservation")
 
 # fmt: off
 FAIRSHARE = (
@@ -49,14 +48,6 @@ LICENSES = (
     _license("licenses_free", lambda row: row.free, "Licences available to jobs."),
     _license("licenses_reserved", lambda row: row.reserved, "Reserved licences."),
 )
-RESERVATIONS = (
-    _reservation("reservation_nodes", lambda row: row.nodes, "Nodes in the reservation."),
-    _reservation("reservation_cores", lambda row: row.cores, "Cores in the reservation."),
-    _reservation("reservation_start_time_seconds", lambda row: row.start,
-        "Start of the reservation, in Unix time."),
-    _reservation("reservation_end_time_seconds", lambda row: row.end,
-        "End of the reservation, in Unix time."),
-)
 PARTITIONS = (
     _partition("partition_accepts_jobs", lambda row: row.accepts_jobs,
         "1 if the partition or queue accepts new jobs, else 0."),
@@ -74,7 +65,6 @@ PARTS: Mapping[str, tuple[ClusterMetric, ...]] = {
     "partitions": PARTITIONS,
     "fairshare": FAIRSHARE,
     "licenses": LICENSES,
-    "reservations": RESERVATIONS,
     "native": (),
 }
 

@@ -58,7 +58,7 @@ def site() -> Iterator[Site]:
 
 
 def test_all_components_respond(site: Site) -> None:
-    parts = ("nodes", "jobs", "controller", "partitions", "fairshare", "licenses", "reservations")
+    parts = ("nodes", "jobs", "controller", "partitions", "fairshare", "licenses")
     until(
         lambda: all(site.seen("age_seconds", part=part) is not None for part in parts), "parts", 30
     )

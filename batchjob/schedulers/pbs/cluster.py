@@ -1,4 +1,4 @@
-"""Queries the state of a PBS complex: pbsnodes and qstat with `-F json`, pbs_rstat, qmgr.
+"""Queries the state of a PBS complex: pbsnodes and qstat with `-F json`, qmgr.
 
 Facts: pbsnodes(8B), qstat(1B), pbs_server_attributes(7B), pbs_resources(7B) and output of OpenPBS
 23.06. `resources_assigned` omits resources that are not in use. Times of jobs are text in the
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchjob.runtime.pairs import unique_pairs
 from batchjob.runtime.subprocesses import SchedulerError, parse_json_object, run
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.cluster import (
@@ -23,14 +22,13 @@ from batchjob.schedulers.cluster import (
     DetectedCluster,
     License,
     Partition,
-    Reservation,
     parse_count,
     read_command_value,
     reason_word,
     shorten_reason,
 )
 from batchjob.schedulers.pbs.accounting.records import GPU_RESOURCES, account_of
-from batchjob.schedulers.pbs.qstat_jobs import Attributes, parse_time, query_qstat
+from batchjob.schedulers.pbs.qstat_jobs import Attributes, query_qstat
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.states import JobState
 
@@ -49,9 +47,6 @@ def command_readers(options: ClusterOptions) -> ClusterReaders:
             parse_json_object(run(options, ("qstat", "-Q", "-f", "-F", "json")).stdout)
         )
 
-    def read_reservations() -> list[Reservation]:
-        return reservations(run(options, ("pbs_rstat", "-f")).stdout)
-
     def read_licenses() -> list[License]:
         server = parse_json_object(run(options, ("qstat", "-B", "-f", "-F", "json")).stdout)
         return licenses(server, run(options, ("qmgr", "-c", "print server")).stdout)
@@ -61,7 +56,6 @@ def command_readers(options: ClusterOptions) -> ClusterReaders:
         jobs=read_jobs,
         partitions=read_partitions,
         licenses=read_licenses,
-        reservations=read_reservations,
     )
 
 
@@ -145,27 +139,6 @@ def partitions(answer: Mapping[str, Any]) -> list[Partition]:
         )
         for name, queue in _mapping(answer, "Queue").items()
         if isinstance(queue, dict)
-    ]
-
-
-def reservations(output: bytes) -> list[Reservation]:
-    """Reservations from `pbs_rstat -f` (pbs_rstat(1B), pbs_resv_attributes(7B)); may be empty."""
-    found: list[list[tuple[str, str]]] = []
-    for line in output.decode("utf-8", "replace").splitlines():
-        if line.startswith("Resv ID: "):
-            found.append([("id", line.removeprefix("Resv ID: ").strip())])
-        elif found and " = " in line:
-            name, _, value = line.strip().partition(" = ")
-            found[-1].append((name, value))
-    return [
-        Reservation(
-            row["id"],
-            parse_count(row.get("Resource_List.nodect")),
-            parse_count(row.get("Resource_List.ncpus")),
-            parse_time(row.get("reserve_start", "")),
-            parse_time(row.get("reserve_end", "")),
-        )
-        for row in (unique_pairs(pairs, ("id",)) for pairs in found)
     ]
 
 

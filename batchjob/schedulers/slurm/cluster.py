@@ -68,11 +68,6 @@ _QUERIES: Mapping[str, _Query] = {
         ("scontrol", "--json", "show", "licenses"),
         ("scontrol", "-o", "show", "licenses"),
     ),
-    "reservations": _Query(
-        "reservations",
-        ("scontrol", "--json", "-a", "show", "reservations"),
-        ("scontrol", "-o", "-a", "show", "reservations"),
-    ),
 }
 _RETRY_ABSENT_SECONDS = 3600.0
 

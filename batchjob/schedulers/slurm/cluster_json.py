@@ -16,7 +16,6 @@ from batchjob.schedulers.cluster import (
     GpuModel,
     License,
     Partition,
-    Reservation,
     Rpc,
     reason_word,
     shorten_reason,
@@ -279,20 +278,6 @@ def licenses(answer: Any) -> list[License]:
             parse_count(row.get("Reserved")),
         )
         for row in _checked_rows(answer, "licenses")
-    ]
-
-
-def reservations(answer: Any) -> list[Reservation]:
-    """Reservations from `scontrol show reservations --json` or /slurm/.../reservations."""
-    return [
-        Reservation(
-            str(row.get("name")),
-            parse_count(row.get("node_count")),
-            parse_count(row.get("core_count")),
-            epoch(row.get("start_time")),
-            epoch(row.get("end_time")),
-        )
-        for row in _checked_rows(answer, "reservations")
     ]
 
 

@@ -17,7 +17,6 @@ from batchjob.schedulers.cluster import (
     FairShare,
     License,
     Partition,
-    Reservation,
     Rpc,
     parse_count,
     reason_word,
@@ -47,7 +46,6 @@ _PAIR = re.compile(r"(\S+?)=(\S*)")
 _LEADING = (
     "NodeName", "CPUAlloc", "CPUEfctv", "CPUTot", "Gres", "GresUsed", "RealMemory", "AllocMem",
     "State", "Partitions", "PartitionName", "LicenseName", "Total", "Used", "Free", "Reserved",
-    "ReservationName", "StartTime", "EndTime", "NodeCnt", "CoreCnt",
 )  # fmt: skip
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]@]*@([^\]]*)\])?(?: +Comment=.*)?$")
 
@@ -235,21 +233,6 @@ def licenses(output: bytes) -> list[License]:
         License(
             row["LicenseName"],
             *(parse_count(row.get(name)) for name in ("Total", "Used", "Free", "Reserved")),
-        )
-        for row in rows
-    ]
-
-
-def reservations(output: bytes) -> list[Reservation]:
-    """Reservations from `scontrol -o show reservations`."""
-    rows = [_parse_pairs(line) for line in _lines(output) if line.startswith("ReservationName=")]
-    return [
-        Reservation(
-            row["ReservationName"],
-            parse_count(row.get("NodeCnt")),
-            parse_count(row.get("CoreCnt")),
-            _parse_time(row.get("StartTime", "")),
-            _parse_time(row.get("EndTime", "")),
         )
         for row in rows
     ]

@@ -35,7 +35,7 @@ def test_partly_failing_scheduler_is_a_warning(install_command):
     assert seen.result == "warning"
     assert "pbs reports nodes in 0." in seen.seen
     assert "jobs: qstat: exit status 1: cannot connect to server" in seen.seen
-    without = ("jobs", "partitions", "licenses", "reservations")
+    without = ("jobs", "partitions", "licenses")
     seen = finding(cluster=ClusterOptions(scheduler="pbs", timeout=scaled(5), without=without))
     assert seen.result == "ok"
 

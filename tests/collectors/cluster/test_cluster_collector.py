@@ -234,7 +234,6 @@ def test_metrics_of_recorded_slurm_output(recorded_output, install_command):
             "--json -a show nodes": recorded_output("slurm-24.11/scontrol_show_nodes.json"),
             "-o -a show partitions": b"PartitionName=batch AllowGroups=ALL State=UP TotalCPUs=8\n",
             "show licenses": b"No licenses configured in Slurm.\n",
-            "show reservations": b"No reservations in the system\n",
         },
     )
     install_command("squeue", **{"--json": recorded_output("slurm-24.11/squeue.json")})
@@ -299,7 +298,6 @@ def test_powered_down_nodes_are_no_targets():
     assert collector.node_names() == ["n1", "n4"]
 
 
-_RESERVATION = b"Resv ID: R1\n    Resource_List.ncpus = 4\n"
 _JOB = b"Job Id: 1.s\n    job_state = R\n    comment = a\n"
 
 
@@ -307,12 +305,8 @@ _JOB = b"Job Id: 1.s\n    job_state = R\n    comment = a\n"
     ("part", "read", "output", "twice", "name"),
     [
         ("nodes", slurm_text.nodes, b"NodeName=n1 State=IDLE", b" State=DOWN", "State"),
-        ("reservations", slurm_text.reservations, b"ReservationName=r NodeCnt=4", b" NodeCnt=9",
-         "NodeCnt"),
         ("licenses", slurm_text.licenses, b"LicenseName=a Total=4", b" Total=9", "Total"),
         ("partitions", slurm_text.partitions, b"PartitionName=p State=UP", b" State=DOWN", "State"),
-        ("reservations", pbs.reservations, _RESERVATION, b"    Resource_List.ncpus = 9\n",
-         "Resource_List.ncpus"),
         ("jobs", lambda text: pbs.jobs(parse_text_jobs(text)), _JOB,
          b"    comment = b\n", "comment"),
         ("jobs", lambda text: pbs.jobs(parse_json_jobs(b'{"Jobs": {"1.s": {%s}}}' % text)),

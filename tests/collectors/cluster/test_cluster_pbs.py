@@ -141,31 +141,6 @@ def test_job_owner_and_account(recorded_output):
     assert "_pbs_project_default" not in {job.account for job in jobs}
 
 
-RESERVATIONS = b"""\
-Resv ID: R12.pbs01
-Reserve_Name = course
-Reserve_Owner = alice@login1
-reserve_state = RESV_CONFIRMED
-reserve_start = Thu Nov 26 09:00:00 2026
-reserve_end = Thu Nov 26 12:00:00 2026
-reserve_duration = 10800
-queue = R12
-Resource_List.ncpus = 64
-Resource_List.nodect = 4
-
-Resv ID: S13.pbs01
-Reserve_Name = a = b
-"""
-
-
-def test_reservations():
-    reservation, incomplete = pbs.reservations(RESERVATIONS)
-    assert (reservation.name, reservation.nodes, reservation.cores) == ("R12.pbs01", 4, 64)
-    assert reservation.end - reservation.start == 10800
-    assert incomplete == ("S13.pbs01", None, None, None, None)
-    assert pbs.reservations(b"") == []
-
-
 @pytest.mark.parametrize("state", ["job-exclusive", "resv-exclusive"])
 def test_node_held_exclusively_has_no_free_cpus(state):
     """Its one job asked for one CPU, and nothing else can start."""

@@ -21,8 +21,8 @@ def slurmrestd(recorded_output):
         "nodes": parse_json_object(recorded_output("slurm-24.11/scontrol_show_nodes.json")),
         "jobs": parse_json_object(recorded_output("slurm-24.11/squeue.json")),
         "diag": parse_json_object(recorded_output("slurm-24.11/sdiag.json")),
-        "licenses": {"licenses": [], "errors": []},
-        "reservations": 500,
+        "partitions": {"partitions": [], "errors": []},
+        "licenses": 500,
     }
 
     def answer(request):
@@ -44,7 +44,7 @@ def test_available_parts_are_exported(slurmrestd):
     assert 'batchjob_cluster_node_gpus_allocated{node="node01"} 2.0' in lines
     assert 'batchjob_cluster_jobs{partition="batch",state="PENDING"} 1.0' in lines
     assert 'batchjob_cluster_rpc_user_calls_total{user="bob"} 24.0' in lines
-    assert 'batchjob_cluster_errors_total{part="reservations"} 1.0' in lines
+    assert 'batchjob_cluster_errors_total{part="licenses"} 1.0' in lines
     assert 'batchjob_cluster_errors_total{part="nodes"} 0.0' in lines
 
 
@@ -54,4 +54,4 @@ def test_part_missing_in_the_api_version_is_retried_after_an_hour(slurmrestd):
         readers.fairshare()
     assert caught.value.seconds == 3600
     with pytest.raises(RestError, match="HTTP 500"):
-        readers.reservations()
+        readers.licenses()

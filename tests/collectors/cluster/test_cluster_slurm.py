@@ -161,30 +161,22 @@ def test_times_in_text_are_utc_also_in_an_hour_that_does_not_exist_here(monkeypa
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        text = b"ReservationName=r StartTime=2026-03-29T02:30:00 EndTime=N/A\n"
-        assert slurm_text.reservations(text) == [("r", None, None, 1774751400, None)]
+        text = b"NodeName=n State=DOWN Reason=fan [root@2026-03-29T02:30:00]\n"
+        (node,) = slurm_text.nodes(text)
+        assert node.reason_since == 1774751400
     finally:
         monkeypatch.undo()
         time.tzset()
 
 
-def test_licenses_and_reservations_in_text():
+def test_licenses_in_text():
     text = b"LicenseName=matlab Total=10 Used=3 Free=7 Reserved=0 Remote=no\n"
     assert slurm_text.licenses(text) == [("matlab", 10, 3, 7, 0)]
-    text = (
-        b"ReservationName=maint StartTime=2026-11-20T11:00:00 EndTime=2026-11-20T12:00:00 "
-        b"Duration=01:00:00 Nodes=n[1-4] NodeCnt=4 CoreCnt=32 State=INACTIVE\n"
-    )
-    assert slurm_text.reservations(text) == [("maint", 4, 32, 1795172400, 1795176000)]
-    assert slurm_text.reservations(b"No reservations in the system\n") == []
 
 
-def test_licenses_reservations_and_shares_in_json():
+def test_licenses_and_shares_in_json():
     answer = {"licenses": [{"LicenseName": "m", "Total": 9, "Used": 2, "Free": 7, "Reserved": 0}]}
     assert slurm_json.licenses(answer) == [("m", 9, 2, 7, 0)]
-    time = {"set": True, "infinite": False, "number": 1795172400}
-    answer = {"reservations": [{"name": "maint", "node_count": 4, "start_time": time}]}
-    assert slurm_json.reservations(answer) == [("maint", 4, None, 1795172400, None)]
     ratio = {"set": True, "infinite": False, "number": 0.5}
     account = {
         "name": "ml",
