@@ -45,9 +45,6 @@ class CommonOptions:
     ca_file: str = option("",
         "CA certificates (PEM) to trust for the providers instead of the system's.")
     timeout: float = option(10.0, "Maximum time for a complete answer.", parse=duration)
-    cache_directory: str = option("",
-        "Directory in which answers are kept across restarts; default: $STATE_DIRECTORY, if set.",
-        metavar="DIR")
     # fmt: on
 
 

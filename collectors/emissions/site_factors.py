@@ -1,6 +1,5 @@
 """All configured factors, for the collector, the energy accounts and the server."""
 
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -101,10 +100,8 @@ def _create_pollers(
     if not queried:
         return []
     fetch_json = _create_fetcher(options, section)
-    state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    directory = options.cache_directory or (f"{state}/emissions" if state else "")
     spread = random.uniform(0, SPREAD_SECONDS)  # noqa: S311 (not a secret)
-    return [ProviderPoller(*each, fetch_json, directory, clock, spread) for each in queried]
+    return [ProviderPoller(*each, fetch_json, clock, spread) for each in queried]
 
 
 def _create_fetcher(options: EmissionsOptions, section: str) -> FetchJson:

@@ -2,9 +2,7 @@
 
 import dataclasses
 import email.utils
-import json
 import logging
-import os
 import socket
 import time
 from datetime import UTC, datetime
@@ -14,8 +12,8 @@ import pytest
 from batchjob.runtime.settings import SettingsError, build_section
 from collectors.emissions.collector import AGE, ERRORS, ESTIMATED, FACTOR, INFO, METRICS, build
 from collectors.emissions.options import EmissionsOptions
-from collectors.emissions.provider_poller import load_cache, parse_retry_after, save_cache
-from collectors.emissions.providers.provider import REASONS, EmissionFactor
+from collectors.emissions.provider_poller import parse_retry_after
+from collectors.emissions.providers.provider import REASONS
 from collectors.emissions.site_factors import SiteFactors
 from collectors.host import Host
 from tests.helpers.clock import Clock
@@ -209,59 +207,6 @@ def test_retry_after_is_honoured(provider, rte_options, clock):
 )
 def test_parse_retry_after(text, seconds):
     assert parse_retry_after(text, 1714653600.0) == seconds
-
-
-def test_cached_answer_is_used_after_a_restart_until_the_next_request_is_due(
-    provider, rte_options, clock, tmp_path
-):
-    options = dataclasses.replace(rte_options, cache_directory=str(tmp_path / "cache"))
-    first = emissions_collector(options, clock)
-    refresh(first)
-    clock.now += 600
-    second = emissions_collector(options, clock)
-    assert list(samples(second, FACTOR).values()) == [23]
-    assert list(samples(second, AGE).values()) == [2100]
-    assert second.pollers[0].refresher.pause == 300
-    clock.now += 6 * 3600
-    assert samples(second, FACTOR) == {}
-
-
-def test_cache_is_in_the_state_directory_of_the_service(rte_options, clock, tmp_path, monkeypatch):
-    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
-    refresh(emissions_collector(rte_options, clock))
-    assert os.listdir(tmp_path / "emissions") == ["rte-FR.json"]
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "{}", "[1]", '{"asked_at": "x", "observations": []}',
-     '{"asked_at": 1, "observations": [{"provider": 1}]}'],
-)  # fmt: skip
-def test_damaged_cache_is_ignored(rte_options, clock, tmp_path, content):
-    (tmp_path / "rte-FR.json").write_text(content)
-    collector = emissions_collector(
-        dataclasses.replace(rte_options, cache_directory=str(tmp_path)), clock
-    )
-    assert samples(collector, FACTOR) == {}
-    refresh(collector)
-    assert json.loads((tmp_path / "rte-FR.json").read_text())["asked_at"] == clock.now
-
-
-def test_unwritable_cache_is_logged_once(rte_options, clock, tmp_path, caplog):
-    (tmp_path / "file").write_text("")
-    collector = emissions_collector(
-        dataclasses.replace(rte_options, cache_directory=str(tmp_path / "file/c")), clock
-    )
-    refresh(collector)
-    refresh(collector)
-    assert samples(collector, FACTOR)
-    assert len(caplog.records) == 1
-
-
-def test_cache_returns_the_saved_factors(tmp_path):
-    factors = (EmissionFactor("uk_grid", "GB-13", "combustion", 1.5, 2.0, True),)
-    save_cache(str(tmp_path), "uk_grid:GB-13", factors, queried_at=5.0)
-    assert load_cache(str(tmp_path), "uk_grid:GB-13") == (factors, 5.0)
 
 
 def test_factors_of_the_server_are_added_unless_the_node_has_its_own(provider, clock):
