@@ -54,22 +54,9 @@ class ExporterWebOptions:
     disable_exporter_metrics: bool = option(False, "Exclude metrics about the exporter itself.")
 
 
-@dataclass(frozen=True)
-class PathOptions:
-    """Where the kernel's file systems are mounted."""
-
-    procfs: str = option("/proc", "Mount point of procfs.", metavar="DIR")
-    sysfs: str = option("/sys", "Mount point of sysfs.", metavar="DIR")
-    cgroupfs: str = option("/sys/fs/cgroup", "Mount point of cgroupfs.", metavar="DIR")
-    dev: str = option("/dev", "Directory of device files.", metavar="DIR")
-    helper: str = option(
-        "/run/batchjob_helper/socket", "Socket of batchjob_helper, if it runs.", metavar="FILE"
-    )
-
-
 SECTIONS: dict[str, type[Any]] = {
     "web": ExporterWebOptions,
-    "path": PathOptions,
+    "path": Host,
     "log": LogOptions,
 }
 
@@ -157,7 +144,7 @@ def parse_settings(arguments: list[str]) -> ExporterSettings:
         action="check" if given["check"] else "once" if given["once"] else "serve",
         once_wait=given["once.wait"],
         web=build_section(ExporterWebOptions, "web", values),
-        host=Host(**vars(build_section(PathOptions, "path", values))),
+        host=build_section(Host, "path", values),
         log=build_section(LogOptions, "log", values),
         collectors=tuple(_enabled_collectors(values)),
     )

@@ -1,9 +1,12 @@
 """The machine that a collector reads: its file systems and its clocks."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from batchjob.runtime.settings import option
 
 
 class Moment(NamedTuple):
@@ -19,15 +22,27 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Host:
-    """Roots of the kernel's file systems and the clocks; tests point them at recorded trees."""
+    """The paths of the machine and its clocks; tests point them at recorded trees."""
 
-    procfs: str = "/proc"
-    sysfs: str = "/sys"
-    cgroupfs: str = "/sys/fs/cgroup"
-    dev: str = "/dev"
-    helper: str = "/run/batchjob_helper/socket"
+    procfs: str = option("/proc", "Mount point of procfs.", metavar="DIR")
+    sysfs: str = option("/sys", "Mount point of sysfs.", metavar="DIR")
+    cgroupfs: str = option("/sys/fs/cgroup", "Mount point of cgroupfs.", metavar="DIR")
+    dev: str = option("/dev", "Directory of device files.", metavar="DIR")
+    helper: str = option(
+        "/run/batchjob_helper/socket", "Socket of batchjob_helper, if it runs.", metavar="FILE"
+    )
+    state: str = option(
+        "",
+        "Directory in which counters are kept across restarts; default: $STATE_DIRECTORY, if set.",
+        metavar="DIR",
+    )
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
 
     def now(self) -> Moment:
         return Moment(self.clock(), self.monotonic())
+
+    @property
+    def state_directory(self) -> str:
+        """The directory, or "" (systemd.exec(5): several are separated by colons)."""
+        return self.state or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]

@@ -13,11 +13,6 @@ from collectors.sysfs import read_text
 VERSION = 1
 
 
-def state_directory(configured: str) -> str:
-    """The directory of a collector, or "" (systemd.exec(5): several are separated by colons)."""
-    return configured or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-
-
 def boot_id(procfs: str) -> str:
     """The id of the machine's current boot; empty if the kernel has none."""
     return read_text(f"{procfs}/sys/kernel/random/boot_id")

@@ -53,9 +53,6 @@ class EnergyOptions:
     idle_watts: float | None = option(None,
         "Power of the idle node without its GPUs; default: estimated while the node is idle.",
         parse=number, metavar="WATTS")
-    state_directory: str = option("",
-        "Directory in which sums are kept across restarts; default: $STATE_DIRECTORY, if set.",
-        metavar="DIR")
     # fmt: on
 
 
@@ -71,7 +68,7 @@ class EnergyCollector:
         self._jobs = _first_or_none(x for x in built.values() if isinstance(x, JobsView))
         self._gpus = _first_or_none(x for x in built.values() if isinstance(x, GpuEnergySource))
         self._factors = _first_or_none(x for x in built.values() if isinstance(x, CurrentFactors))
-        self._state_directory = state.state_directory(options.state_directory)
+        self._state_directory = host.state_directory
         self._boot_id = state.boot_id(host.procfs)
         self._saved_state: dict[str, Any] | None = None
         self._started_at: float | None = None

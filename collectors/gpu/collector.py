@@ -102,7 +102,7 @@ class GpuCollector:
         self._memory_peaks: JobMemoryPeaks = {}
         self.counters = GpuCounters()
         self._published_at = float("-inf")
-        self._state_directory = state.state_directory("")
+        self._state_directory = host.state_directory
         self._boot_id = state.boot_id(host.procfs)
         self._restored_jobs: frozenset[JobName] = frozenset()
         self._restored_until = float("-inf")

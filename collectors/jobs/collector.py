@@ -77,9 +77,6 @@ class JobsOptions:
     processes_interval: float = option(15.0,
         "Interval between scans of the jobs' processes.", parse=duration)
     name: bool = option(False, "Add the job's name as a label of batchjob_job_info.", parse=boolean)
-    state_directory: str = option("",
-        "Directory in which sums over ended processes are kept across restarts; default: "
-        "$STATE_DIRECTORY, if set.", metavar="DIR")
     container_directories: tuple[str, ...] = option((
         "/var/lib/docker", "/var/lib/containers/storage",
         "~/.local/share/docker", "~/.local/share/containers/storage"),
@@ -143,9 +140,8 @@ class JobsCollector:
 
     def start(self) -> None:
         """Find the existing jobs, and start to watch for new ones."""
-        directory = state.state_directory(self._options.state_directory)
         boot = state.boot_id(self._host.procfs)
-        self.scanner.ledger = ProcessLedger(directory, boot)
+        self.scanner.ledger = ProcessLedger(self._host.state_directory, boot)
         self.walker.walk_all()
         self._next_walk_at = self._host.monotonic() + _WALK_INTERVAL_SECONDS
         self.watcher.start()

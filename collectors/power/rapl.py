@@ -60,9 +60,6 @@ class RaplOptions:
     # fmt: off
     interval: float = option(10.0,
         "Maximum interval between readings; shorter where a counter wraps quickly.", parse=duration)
-    state_directory: str = option("",
-        "Directory in which totals are kept across restarts; default: $STATE_DIRECTORY, if set.",
-        metavar="DIR")
     max_power_watts: float = option(1000.0,
         "Maximum plausible power of a socket; twice the zone's own maximum if that is higher.")
     # fmt: on
@@ -130,7 +127,7 @@ class Rapl:
         self._gaps: Counter[tuple[ZoneDomain, str]] = Counter()
         self._series = new_series()
         self._scanned_at = float("-inf")
-        self._state_directory = state.state_directory(options.state_directory)
+        self._state_directory = host.state_directory
         self._boot_id = state.boot_id(host.procfs)
         self._is_resumed = not self._state_directory
         self._once = LogOnce(log)

@@ -291,8 +291,8 @@ def jobs_collector(folder, jobs):
     root = "/" + base.relative_to("/sys/fs/cgroup/unified").as_posix()
     pattern = f"{os.path.dirname(root)}/user_{{uid}}/case_{{jobid}}"
     layouts = site_layouts([{"manager": "mybatch", "pattern": pattern}])
-    options = JobsOptions(layouts=layouts, state_directory=str(folder), processes_interval=0.2)
-    collector = JobsCollector(Host(helper=str(folder / "socket")), options)
+    options = JobsOptions(layouts=layouts, processes_interval=0.2)
+    collector = JobsCollector(Host(helper=str(folder / "socket"), state=str(folder)), options)
     collector.start()
     try:
         yield collector

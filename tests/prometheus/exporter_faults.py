@@ -132,7 +132,7 @@ def accounts_on_disk_are_damaged(folder, recording):
     flags = (
         "--collector.disable-defaults", "--collector.rapl", "--collector.energy",
         "--collector.energy.source=rapl", "--collector.energy.interval=1s",
-        f"--collector.energy.state-directory={state}",
+        f"--path.state={state}",
         f"--path.procfs={host.procfs}", f"--path.sysfs={host.sysfs}",
     )  # fmt: skip
     boot_folder = folder / "node/proc/sys/kernel/random"

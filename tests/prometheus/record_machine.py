@@ -91,7 +91,7 @@ def _exporter_flags(folder: Path, service: RedfishService) -> tuple[str, ...]:
         f"--collector.redfish.url={service.url}", "--collector.redfish.user=power",
         f"--collector.redfish.password-file={folder}/password",
         f"--collector.redfish.ca-file={folder}/ca.pem",
-        f"--collector.energy.state-directory={folder}",
+        f"--path.state={folder}",
     )  # fmt: skip
 
 

@@ -44,7 +44,8 @@ def meter(name, read, scope="node", includes_gpus=True, period=0.0):
     return Meter(name, scope, includes_gpus, period, read)
 
 
-def energy_collector(host, collectors, **options):
+def energy_collector(host, collectors, *, state="", **options):
+    host = dataclasses.replace(host, state=state)
     return build(host, dataclasses.replace(EnergyOptions(), **options), collectors)
 
 

@@ -34,7 +34,7 @@ def test_totals_continue_after_a_restart_within_the_same_boot(host, time, tmp_pa
         "jobs": Jobs(time, [job]),
         "cray": FakeMeters(meter("cray", constant_power(time, 100))),
     }
-    options = {"state_directory": str(tmp_path), "idle_watts": 20.0}
+    options = {"state": str(tmp_path), "idle_watts": 20.0}
     first = energy_collector(host, collectors, **options)
     run_for(first, time, 100)
     before = samples(first, "job_energy_joules_total")
@@ -57,8 +57,8 @@ def test_totals_restart_with_another_meter(host, time, tmp_path):
         "cray": FakeMeters(meter("cray", constant_power(time, 100))),
         "rapl": FakeMeters(meter("rapl", constant_power(time, 50))),
     }
-    run_for(energy_collector(host, collectors, state_directory=str(tmp_path)), time, 100)
-    with_rapl = energy_collector(host, collectors, state_directory=str(tmp_path), source="rapl")
+    run_for(energy_collector(host, collectors, state=str(tmp_path)), time, 100)
+    with_rapl = energy_collector(host, collectors, state=str(tmp_path), source="rapl")
     run_for(with_rapl, time, 10)
     assert sum(samples(with_rapl, "node_energy_joules_total").values()) == pytest.approx(500)
 
@@ -69,7 +69,7 @@ def test_totals_restart_from_zero_if_the_state_file_is_damaged(
 ):
     (tmp_path / "energy.json").write_text(content)
     collectors = {"rapl": FakeMeters(meter("rapl", constant_power(time, 100)))}
-    collector = energy_collector(host, collectors, state_directory=str(tmp_path))
+    collector = energy_collector(host, collectors, state=str(tmp_path))
     run_for(collector, time, 10)
     assert sum(samples(collector, "node_energy_joules_total").values()) == pytest.approx(1000)
     assert caplog.text.count("energy counters start from zero") == 1
@@ -80,19 +80,19 @@ def test_missing_key_in_the_state_file_causes_no_error(host, time, tmp_path):
         "jobs": Jobs(time, [Job(1, 64, 64, time.clock(), float("inf"))]),
         "rapl": FakeMeters(meter("rapl", constant_power(time, 100))),
     }
-    run_for(energy_collector(host, collectors, state_directory=str(tmp_path)), time, 100)
+    run_for(energy_collector(host, collectors, state=str(tmp_path)), time, 100)
     document = json.loads((tmp_path / "energy.json").read_text())
     for key in document:
         without = {each: value for each, value in document.items() if each != key}
         (tmp_path / "energy.json").write_text(json.dumps(without))
-        collector = energy_collector(host, collectors, state_directory=str(tmp_path))
+        collector = energy_collector(host, collectors, state=str(tmp_path))
         run_for(collector, time, 60)
         assert samples(collector, "energy_tick_errors_total") == {"": 0}
 
 
 def test_unwritable_state_is_logged_once_and_the_old_file_removed(host, time, tmp_path, caplog):
     collectors = {"rapl": FakeMeters(meter("rapl", constant_power(time, 100)))}
-    collector = energy_collector(host, collectors, state_directory=str(tmp_path))
+    collector = energy_collector(host, collectors, state=str(tmp_path))
     run_for(collector, time, 10)
     (tmp_path / "energy.json.new").mkdir()
     run_for(collector, time, 30)

@@ -35,8 +35,8 @@ def clock():
     return Clock()
 
 
-def rapl_collector(tree, clock, **options):
-    host = Host(sysfs=str(tree.sysfs), procfs=str(tree.procfs), monotonic=clock)
+def rapl_collector(tree, clock, *, state="", **options):
+    host = Host(sysfs=str(tree.sysfs), procfs=str(tree.procfs), state=state, monotonic=clock)
     return build(host, dataclasses.replace(RaplOptions(), **options), {})
 
 
@@ -147,7 +147,7 @@ def saved_by_a_thread(collector, directory):
 def test_energy_while_the_exporter_was_away_is_in_the_counters(tmp_path, clock, boot):
     tree = Powercap(tmp_path)
     package = tree.zone("intel-rapl:0", "package-0")
-    options = {"state_directory": str(tmp_path)}
+    options = {"state": str(tmp_path)}
     collector = rapl_collector(tree, clock, **options)
     package.run(500)
     before = saved_by_a_thread(collector, tmp_path)
@@ -165,7 +165,7 @@ def test_totals_of_another_boot_or_of_other_zones_are_not_continued(
 ):
     tree = Powercap(tmp_path)
     package = tree.zone("intel-rapl:0", "package-0")
-    options = {"state_directory": str(tmp_path)}
+    options = {"state": str(tmp_path)}
     before = saved_by_a_thread(rapl_collector(tree, clock, **options), tmp_path)
     clock.now += 500 if change == "outage" else 60  # at 1000 W a counter wraps after 262 s
     package.run(6000)

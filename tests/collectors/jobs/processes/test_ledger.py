@@ -1,5 +1,6 @@
 """Sums over a job's processes when the exporter restarts: none falls, nothing counts twice."""
 
+import dataclasses
 import json
 
 import pytest
@@ -29,7 +30,8 @@ def started(node, tmp_path):
     """Starts a collector that keeps its sums in a directory."""
 
     def start():
-        jobs = node.collector(state_directory=str(tmp_path))
+        node.host = dataclasses.replace(node.host, state=str(tmp_path))
+        jobs = node.collector()
         jobs.start()
         until(lambda: (WRITTEN, "1") in samples(jobs))
         return jobs
