@@ -1,4 +1,4 @@
-"""The machine that a collector reads: its file systems and its clocks."""
+"""The machine that a collector reads: its clocks, and its file systems, which may lack any file."""
 
 import os
 import time
@@ -46,3 +46,23 @@ class Host:
     def state_directory(self) -> str:
         """The directory, or "" (systemd.exec(5): several are separated by colons)."""
         return self.state or os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+
+
+_MAX_CHARACTERS = 1 << 20  # mig-minors of 32 GPUs has a tenth of it
+
+
+def list_directory(path: str) -> list[str]:
+    """The sorted names in a directory; none if it cannot be read."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def read_text(path: str) -> str:
+    """A file's text without white space around it, at most 1 Mi characters; "" if unreadable."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(_MAX_CHARACTERS).strip()
+    except OSError:
+        return ""

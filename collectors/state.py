@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from batchjob.runtime.json_reader import parse_json
-from collectors.sysfs import read_text
+from collectors.host import read_text
 
 VERSION = 1
 

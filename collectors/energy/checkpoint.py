@@ -9,8 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from collectors import state
-from collectors.energy.idle import LearnedIdlePower
-from collectors.energy.ledger import Component, Consumer, Kind, Ledger, LedgerEntry
+from collectors.energy.ledger import (
+    Component,
+    Consumer,
+    Kind,
+    LearnedIdlePower,
+    Ledger,
+    LedgerEntry,
+)
 from collectors.energy.split import NodeSnapshot
 from collectors.jobs.view import JobCpu, JobName, make_name
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading

@@ -13,8 +13,7 @@ from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.emissions.providers.provider import CurrentFactors, EmissionFactor
 from collectors.energy import checkpoint
-from collectors.energy.idle import IdlePower
-from collectors.energy.ledger import EnergyAccounts, Ledger
+from collectors.energy.ledger import EnergyAccounts, IdlePower, Ledger
 from collectors.energy.metrics import METRICS, MeterSummary, families
 from collectors.energy.split import NodeSnapshot
 from collectors.host import Host

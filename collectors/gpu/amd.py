@@ -28,8 +28,7 @@ from collectors.gpu.metrics import (
     GpuMetric,
 )
 from collectors.gpu.reading import EnergyCounter, GpuProcess, GpuReading, KnownGpu, max_reading_age
-from collectors.host import Host
-from collectors.sysfs import list_directory, read_text
+from collectors.host import Host, list_directory, read_text
 
 _AMD_VENDOR_ID = "0x1002"  # PCI vendor id
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from collectors import state
 from collectors.gpu.busy import BusyCounter, BusySample
-from collectors.gpu.job_busy import FreeGpuTime, JobBusyCounters, JobGpuBusy, Tenure
-from collectors.gpu.job_memory import JobMemoryPeaks
+from collectors.gpu.job_busy import FreeGpuTime, JobBusyCounters, JobGpuBusy, JobMemoryPeaks, Tenure
 from collectors.jobs.view import JobName, make_name
 
 FILE = "gpu.json"

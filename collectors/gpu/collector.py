@@ -15,16 +15,14 @@ from batchjob.runtime.values import duration, integer, one_of, with_metavar
 from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.gpu import checkpoint
-from collectors.gpu.allocation import Site, read_context
-from collectors.gpu.allotted import AllottedDevices
+from collectors.gpu.allocation import AllottedDevices, Site, read_context
 from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS
 from collectors.gpu.checkpoint import GpuCounters
 from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import AllocationConflict, GpuMap, Holding, build_map
-from collectors.gpu.job_busy import JobBusyCounters
+from collectors.gpu.job_busy import JobBusyCounters, JobMemoryPeaks, add_peaks
 from collectors.gpu.job_files import PrologFiles
-from collectors.gpu.job_memory import JobMemoryPeaks, add_peaks
 from collectors.gpu.metrics import METRICS, UTILIZATION
 from collectors.gpu.reading import GpuReading, GpuValues, KnownGpu, max_reading_age
 from collectors.gpu.vendor import vendors

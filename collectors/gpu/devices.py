@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from collectors.host import Host
-from collectors.sysfs import read_text
+from collectors.host import Host, read_text
 
 Vendor = str  # a key of VENDORS in vendor.py
 

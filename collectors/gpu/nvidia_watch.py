@@ -13,7 +13,7 @@ from collectors.gpu import nvml
 from collectors.gpu.busy import UtilizationSample
 from collectors.gpu.nvml_errors import OptionalCalls
 from collectors.gpu.reading import GpuProcess
-from collectors.sysfs import read_text
+from collectors.host import read_text
 
 if TYPE_CHECKING:
     from collectors.gpu.nvidia import NvidiaGpus

@@ -14,13 +14,13 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from collectors.host import read_text
 from collectors.kernel import bpf
 from collectors.kernel.devices import allotted_devices
 from collectors.kernel.network import Network
 from collectors.kernel.parts import JobTree
 from collectors.kernel.process_io import ProcessIo
 from collectors.kernel.types import KernelTypes, read_kernel_types
-from collectors.sysfs import read_text
 
 _MAX_JOBS, _MAX_DEVICES, _MAX_TREES = 20_000, 1024, 4
 _MAX_PATH_PARTS = 32

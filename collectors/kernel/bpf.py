@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 
 from batchjob.runtime.cpu_lists import parse_cpu_list
-from collectors.sysfs import read_text
+from collectors.host import read_text
 
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 _MAP_CREATE, _DELETE, _PROGRAM_LOAD = 0, 3, 5

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
+from collectors.host import read_text
 from collectors.kernel import assembler as asm
 from collectors.kernel.types import KernelTypes
-from collectors.sysfs import read_text
 
 MAX_JOBS = 16384  # of which there are counters at a time
 _MAX_DEPTH = 24  # of cgroups within a job; the processes in deeper ones are in no job's numbers

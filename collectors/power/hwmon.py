@@ -20,10 +20,9 @@ from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
 from collectors.collector import Collector, CollectorModule
-from collectors.host import Host
+from collectors.host import Host, list_directory, read_text
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 from collectors.power.meter import Meter, MeterReading, PlausiblePower, Scope
-from collectors.sysfs import list_directory, read_text
 
 log = logging.getLogger(__name__)
 

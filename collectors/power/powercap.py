@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from collectors.sysfs import list_directory, read_text
+from collectors.host import list_directory, read_text
 
 # Ids are hexadecimal (powercap_sys.c prints "%x") and do not identify the socket; `name` does.
 _ZONE = re.compile(r"intel-rapl(-mmio)?:[0-9a-f]+(?::[0-9a-f]+)?")

@@ -3,8 +3,7 @@
 import pytest
 
 from collectors.emissions.providers.provider import EmissionFactor
-from collectors.energy.idle import IdlePower
-from collectors.energy.ledger import Ledger
+from collectors.energy.ledger import IdlePower, Ledger
 from tests.collectors.energy.ledger_input import A, B, job_cpu, job_joules, node_joules, snapshot
 from tests.simulated.node import name
 

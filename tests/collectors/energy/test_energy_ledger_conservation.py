@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.energy.idle import IdlePower
-from collectors.energy.ledger import Ledger
+from collectors.energy.ledger import IdlePower, Ledger
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyShare
 from tests.collectors.energy.ledger_input import CPUS, gpu_reading, snapshot

@@ -2,8 +2,7 @@
 
 import pytest
 
-from collectors.energy.idle import IdlePower
-from collectors.energy.ledger import Ledger
+from collectors.energy.ledger import IdlePower, Ledger
 from collectors.power.meter import GpuEnergyShare
 from tests.collectors.energy.ledger_input import (
     A,

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from collectors.emissions.providers.provider import EmissionFactor
-from collectors.energy.idle import IdlePower
-from collectors.energy.ledger import Ledger
+from collectors.energy.ledger import IdlePower, Ledger
 from collectors.energy.split import NodeSnapshot
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading

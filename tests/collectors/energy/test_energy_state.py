@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from collectors import state
 from collectors.energy import checkpoint
-from collectors.energy.idle import IdlePower
-from collectors.energy.ledger import Ledger
+from collectors.energy.ledger import IdlePower, Ledger
 from collectors.energy.split import NodeSnapshot
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
