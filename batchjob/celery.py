@@ -92,7 +92,6 @@ class _Follower:
         self._outcomes: dict[str, WorkOutcome] = {}
 
     def begin(self, task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> None:
-        """A worker process starts an attempt."""
         if task.app.main != self._app.main:
             return
         request = task.request
@@ -124,7 +123,6 @@ class _Follower:
         return root_run.workflow or root if root_run is not None else root
 
     def record_retry(self, request: Any, reason: Any, **_: Any) -> None:
-        """End this attempt: the task will be retried."""
         self._outcomes[request.id] = WorkOutcome("retry", str(reason))
 
     def record_failure(self, task_id: str, exception: BaseException, **_: Any) -> None:

@@ -16,7 +16,6 @@ _GENERATED_COMMENT = generated_comment("batchjob_exporter.document")
 
 
 def metrics_page() -> str:
-    """All families that the exporter may expose, by collector."""
     parts = [
         "# Metrics",
         _GENERATED_COMMENT,
@@ -42,7 +41,6 @@ def metrics_page() -> str:
 
 
 def options_page() -> str:
-    """All flags and keys of the exporter."""
     parts = [
         "# Options of the exporter",
         _GENERATED_COMMENT,

@@ -38,7 +38,6 @@ def version_text() -> str:
 
 
 def self_families_reader(process_metrics: bool) -> Callable[[], list[MetricFamily]]:
-    """A function that returns the exporter's families about itself."""
     build = MetricFamily(BUILD_INFO, [(labels(**_build_labels()), 1.0)])
     if not process_metrics:
         return lambda: [build]
@@ -54,7 +53,6 @@ def _build_labels() -> dict[str, str]:
 
 
 def process_reader(procfs: str = "/proc") -> Callable[[], list[MetricFamily]]:
-    """A function that returns the families of this process."""
     ticks_per_second = os.sysconf("SC_CLK_TCK")
     # /proc/stat has the boot time too, but systemd's ProcSubset=pid hides that file.
     boot_time = read_boot_time()

@@ -27,7 +27,6 @@ class Metric(NamedTuple):
 
 
 def to_metric(metric: ExportedMetric) -> Metric:
-    """The metric of a quantity, from the tables of quantities."""
     return Metric(metric.name, metric.kind, metric.help, metric.labels)
 
 
@@ -81,7 +80,6 @@ def label(name: str, value: str) -> Labels:
 
 
 def join(*parts: Labels) -> Labels:
-    """Join rendered labels with commas, without the empty ones."""
     return Labels(",".join(part for part in parts if part))
 
 

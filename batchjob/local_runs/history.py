@@ -156,7 +156,6 @@ def all_runs(data: Path) -> Iterator[Run]:
 
 
 def runs_with_ids(data: Path, ids: Iterable[str]) -> Iterator[Run]:
-    """The readable runs with these ids."""
     return _read_runs(data / RUNS, ids)
 
 

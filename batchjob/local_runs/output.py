@@ -82,7 +82,6 @@ class StreamLog:
             self._start_file(self._file_numbers[-1] + 1)
 
     def flush(self, at: float) -> None:
-        """Write everything to the file, including an incomplete line."""
         if self._incomplete_line:
             self._write_record(self._incomplete_line, at, is_complete=False)
             self._incomplete_line = b""

@@ -104,7 +104,6 @@ class Run(NamedTuple):
 
     @property
     def has_result(self) -> bool:
-        """Whether the run is known to have returned a result."""
         return bool(self.result_type)
 
     @property

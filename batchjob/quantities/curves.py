@@ -213,5 +213,4 @@ COMPARED_CURVES = (CPU, MEMORY, GPU_UTILIZATION, POWER, FILE_READ, FILE_WRITE)
 
 
 def plots_for(gpus: int | None) -> tuple[Plot, ...]:
-    """The plots of a job with this number of GPUs."""
     return tuple(plot for plot in PLOTS if gpus or not plot.gpu)

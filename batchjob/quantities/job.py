@@ -51,7 +51,6 @@ def _counter(name: str, unit: Unit, group: MetricGroup, read: _ReadValue, help: 
 
 
 def _one_of(metric: ExportedMetric, name: str, read: _ReadValue, **labels: str) -> Quantity:
-    """One quantity of a metric that has several."""
     return Quantity(name, metric, read, tuple(labels.items()))
 
 

@@ -106,7 +106,6 @@ EMPTY_CGROUP_READING = CgroupReading()
 
 
 def gauges(reading: type) -> frozenset[str]:
-    """The fields marked as gauges."""
     hints = get_type_hints(reading, include_extras=True)
     return frozenset(name for name, hint in hints.items() if GAUGE in get_args(hint)[1:])
 

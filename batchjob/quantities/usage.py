@@ -23,7 +23,6 @@ class UsageColumn:
 
     @property
     def is_integer(self) -> bool:
-        """Whether its values are integers."""
         fractional = self.quantity.metric.unit in ("seconds", "joules")
         return self.statistic is not Statistic.MEAN and not fractional
 

@@ -119,7 +119,6 @@ class Refresher(Generic[T]):
         return observed if is_valid else None
 
     def refresh(self) -> None:
-        """Read once, now, in the calling thread."""
         try:
             value = self._read()
         except Exception as error:  # no exception of a source may end its thread

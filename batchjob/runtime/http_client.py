@@ -311,7 +311,6 @@ def _open_tunnel(connection: TimedSocket, endpoint: _Endpoint, proxy: _Endpoint)
 
 
 def failure_of(error: Exception, endpoint: object) -> FetchError:
-    """The error of a connection to an endpoint as FetchError."""
     reason = "unreachable" if isinstance(error, OSError) else "malformed"
     if isinstance(error, ssl.SSLError):
         reason = "tls"

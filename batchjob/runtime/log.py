@@ -58,7 +58,6 @@ def escape_unprintable(text: str) -> str:
 
 
 def set_up(options: LogOptions) -> None:
-    """Send all log lines of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(options.format))
     root = logging.getLogger()

@@ -26,7 +26,6 @@ def is_login(name: str) -> bool:
 
 
 def login() -> str:
-    """The login of the effective user."""
     return login_of(os.geteuid())
 
 

@@ -141,7 +141,6 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> Any:
-        """Raise an exception instead of printing the whole usage."""
         raise SettingsError(message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

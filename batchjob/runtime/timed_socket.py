@@ -24,7 +24,6 @@ class TimedSocket:
         self.deadline = deadline
 
     def makefile(self, *_: Any) -> io.BufferedReader:
-        """A reader of what the peer sends."""
         return io.BufferedReader(_TimedReader(self, self._raw))
 
     def sendall(self, text: bytes) -> None:

@@ -66,7 +66,6 @@ def _parse_integer(value: Any, least: int) -> int:
 
 @with_metavar("X")
 def number(value: Any) -> float:
-    """A number of at least 0."""
     if not isinstance(value, bool):
         try:
             parsed = float(value)
@@ -187,8 +186,6 @@ def service_url(value: Any) -> str:
 
 
 def one_of(*choices: str) -> Parse:
-    """One of the given words."""
-
     @with_metavar("|".join(choices))
     def parse(value: Any) -> str:
         if value in choices:

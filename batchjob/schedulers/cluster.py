@@ -45,7 +45,6 @@ class ClusterNode(NamedTuple):
 
     @property
     def is_usable(self) -> bool:
-        """Whether jobs may be started on the node."""
         return self.state not in _UNUSABLE_STATES and not self.flags & _UNUSABLE_FLAGS
 
     @property

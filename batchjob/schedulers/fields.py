@@ -77,7 +77,6 @@ def sanitize_text(text: str) -> str:
 
 
 def quarantined_row(source: str, reason: str, raw: str, jobid: str = "") -> QuarantinedRow:
-    """A row for the quarantine, with its text truncated."""
     return QuarantinedRow(
         source, sanitize_text(reason), sanitize_text(raw[:RAW_LIMIT]), jobid=jobid
     )

@@ -47,7 +47,6 @@ class Layout(NamedTuple):
 
     @property
     def owner(self) -> Literal["path-uid", "directory", "process"]:
-        """Where the owner's uid is read from."""
         if self.created_by_user:
             return "directory"
         named = any("uid" in part.groupindex for part in (*self.parents, self.job))
@@ -86,7 +85,6 @@ def _decode_escapes(escapes: re.Match[str]) -> str:
 
 
 def layout_match(row: Layout, groups: Mapping[str, str]) -> LayoutMatch:
-    """The match of a layout, from the named groups of a path."""
     groups = {name: replace_non_utf8(value) for name, value in groups.items()}
     text = groups["jobid"] if "jobid" in groups else groups["alias"]
     start = groups.get("started")

@@ -160,7 +160,6 @@ class JobRecord(NamedTuple):
 
     @property
     def key(self) -> JobKey:
-        """The key of this incarnation in the database."""
         return JobKey(self.cluster, self.jobid, self.submit_time, self.run)
 
 

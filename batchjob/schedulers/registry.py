@@ -47,11 +47,9 @@ class Scheduler(NamedTuple):
 
     @property
     def record_sources(self) -> tuple[str, ...]:
-        """The values of JobRecord.source that its jobs may have."""
         return (*self.other_sources, *(entry.name for entry in self.sources))
 
     def load_cluster_module(self) -> "ClusterModule":
-        """Import the module that queries the state of its cluster."""
         return cast("ClusterModule", importlib.import_module(self.cluster).CLUSTER)
 
 
@@ -111,7 +109,6 @@ CLUSTERS: Mapping[str, Scheduler] = {
 
 @cache
 def job_managers() -> Mapping[str, "JobManager"]:
-    """All job managers, by name."""
     modules = (importlib.import_module(scheduler.node) for scheduler in SCHEDULERS)
     return {each.manager: each for module in modules for each in module.JOB_MANAGERS}
 
@@ -126,7 +123,6 @@ def job_manager(manager: str) -> "JobManager":
 
 @cache
 def layouts() -> tuple["Layout", ...]:
-    """The built-in cgroup layouts of all managers."""
     return tuple(row for each in job_managers().values() for row in each.layouts)
 
 
@@ -136,7 +132,6 @@ _BY_SOURCE: Mapping[str, Scheduler] = {
 
 
 def find_by_source(source: str) -> Scheduler | None:
-    """The scheduler of a job with this JobRecord.source."""
     return _BY_SOURCE.get(source)
 
 

@@ -98,7 +98,6 @@ class ProcessUsage:
 
 
 def thread_cpu() -> _CpuTime:
-    """The CPU time of the calling thread."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
     return used.ru_utime, used.ru_stime
 

@@ -115,7 +115,6 @@ def open_systemd_listeners() -> list[socket.socket]:
 
 
 def format_address(listener: socket.socket) -> str:
-    """The address of a listener as people write it."""
     name = listener.getsockname()
     if listener.family == socket.AF_UNIX:
         return f"unix:{name}"
@@ -124,7 +123,6 @@ def format_address(listener: socket.socket) -> str:
 
 
 def is_reachable_remotely(listener: socket.socket) -> bool:
-    """Whether other machines can reach the listener."""
     if listener.family == socket.AF_UNIX:
         return False
     return not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback

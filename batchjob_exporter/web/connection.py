@@ -62,14 +62,12 @@ class PlainStream:
         """Nothing to agree on."""
 
     def receive(self, size: int) -> bytes:
-        """Read what is there."""
         try:
             return self.socket.recv(size)
         except BlockingIOError:
             raise WouldBlock(EVENT_READ) from None
 
     def send(self, data: memoryview) -> int:
-        """Write what fits into the socket's buffer."""
         try:
             return self.socket.send(data)
         except BlockingIOError:
@@ -127,7 +125,6 @@ class HttpConnection:
         self.steps: ConnectionSteps = self._serve()
 
     def resume(self) -> Wait | HttpRequest:
-        """Resume when the socket is ready, or begin."""
         return next(self.steps)
 
     def is_broken(self) -> bool:

@@ -92,11 +92,9 @@ class TlsStream:
             raise PermissionError("the client certificate has no name in client_allowed_sans")
 
     def receive(self, size: int) -> bytes:
-        """Read what is there."""
         return _translate_would_block(lambda: self.socket.recv(size), EVENT_READ)
 
     def send(self, data: memoryview) -> int:
-        """Write what fits into the socket's buffer."""
         return _translate_would_block(lambda: self.socket.send(data), EVENT_WRITE)
 
     def _has_allowed_san(self) -> bool:

@@ -45,7 +45,6 @@ class RoundRobinQueue(Generic[T]):
         self._closed = False
 
     def lengths(self) -> Counter[Hashable]:
-        """The number of waiting items of each client."""
         with self._changed:
             return Counter({client: len(queue) for client, queue in self._queues.items()})
 

@@ -48,7 +48,6 @@ class ConditionDurations:
 
 
 def is_unavailable(node: ClusterNode) -> bool:
-    """Whether no job may be started on the node."""
     return not node.is_usable
 
 

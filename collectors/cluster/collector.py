@@ -86,7 +86,6 @@ class Cluster:
             refresher.refresh()
 
     def collect(self) -> list[MetricFamily]:
-        """The last reading of each part, with its age."""
         result = [
             MetricFamily(INFO, [(labels(scheduler=self._scheduler), 1.0)]),
             MetricFamily(

@@ -28,7 +28,6 @@ def _per_scheduler(name: str) -> Rows:
 
 
 def _rpcs(kind: Literal["type", "user"], value: Callable[[Rpc], float | None]) -> Rows:
-    """A sample of each RPC, by its type or calling user."""
     return lambda controller: (
         (labels(**{kind: key}), value(rpc))
         for key, rpc in (controller.by_type if kind == "type" else controller.by_user).items()

@@ -63,7 +63,6 @@ class ProviderPoller:
         self.refresher.stop()
 
     def refresh(self) -> None:
-        """Query once, now, in the calling thread."""
         self.refresher.refresh()
 
     def current(self) -> tuple[EmissionFactor, ...]:

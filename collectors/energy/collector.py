@@ -95,7 +95,6 @@ class EnergyCollector:
         return families(self._summary, self._host.monotonic())
 
     def accounts(self) -> EnergyAccounts:
-        """The accounts of the last tick as plain data. Thread-safe."""
         return self._summary.accounts
 
     def step(self) -> float:
@@ -135,7 +134,6 @@ class EnergyCollector:
             self._book_interval(self.ledger, reading)
 
     def _read_meters(self) -> dict[str, tuple[Meter, MeterReading]]:
-        """Every meter that has a value now."""
         readings = {}
         for source in self._meter_sources.values():
             for meter in source.meters():

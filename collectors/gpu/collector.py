@@ -41,7 +41,6 @@ _JOBS_FOUND_SECONDS = 120.0
 
 @with_metavar("DIRECTORY")
 def _parse_directory(value: Any) -> str:
-    """Check that a path is absolute."""
     if isinstance(value, str) and (value == "" or os.path.isabs(value)):
         return value
     raise ValueError(f"expected an absolute path, got {value!r}")
@@ -130,7 +129,6 @@ class GpuCollector:
             vendor.stop()
 
     def collect(self) -> list[MetricFamily]:
-        """The last readings, for the jobs that run now."""
         return families(
             gpus=self._known_gpus(),
             now=self._host.monotonic(),
@@ -299,7 +297,6 @@ class GpuCollector:
         self._current_conflicts = frozenset(current)
 
     def _update_table(self, gpus: tuple[Gpu, ...]) -> GpuTable:
-        """Rebuild the table if the devices have changed, and return it."""
         complete = all(vendor.complete for vendor in self._vendors.values())
         if gpus != self.table.gpus or complete != self.table.complete:
             self.table = GpuTable(gpus, read_mig_minors(self._host), complete)

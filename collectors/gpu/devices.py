@@ -154,7 +154,6 @@ class GpuTable:
         return units_of(found[0]) if is_whole else ()
 
     def by_gpu_instance(self, index: int, gpu_instance: int) -> tuple[Unit, ...]:
-        """The compute instances in a GPU instance."""
         return tuple(
             unit
             for unit in self.by_index(index, "nvidia")

@@ -103,7 +103,6 @@ class _Board:
         return observed._replace(value=reading)
 
     def stop(self) -> None:
-        """Stop the threads, except where they hang."""
         self.watch.stop()
         self.refresher.stop()
 
@@ -155,7 +154,6 @@ class NvidiaGpus:
         self._scanner.start()
 
     def stop(self) -> None:
-        """Stop all threads except those that hang in the driver."""
         self._scanner.stop()
         for board in self._boards.values():
             board.stop()
@@ -204,7 +202,6 @@ class NvidiaGpus:
         return self._energy_counters.setdefault(uuid, EnergyCounter(max_reading_age(self.interval)))
 
     def busy_counter(self, uuid: str) -> BusyCounter:
-        """The busy seconds of a GPU."""
         return self.busy_counters.setdefault(uuid, BusyCounter())
 
     def read(self, index: int, last_uuid: str, board: "_Board") -> tuple[GpuReading, int]:

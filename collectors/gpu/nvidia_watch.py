@@ -56,7 +56,6 @@ class Watch:
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop it, unless it hangs."""
         self._loop.stop()
 
     def step(self) -> float:

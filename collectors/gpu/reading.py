@@ -90,7 +90,6 @@ class EnergyCounter:
         self._plausible = PlausiblePower()
 
     def drop_implausible_power(self, values: GpuValues) -> GpuValues:
-        """The values, without the power if it is implausible."""
         watts = values.get(POWER)
         if watts is None or self._plausible.accept(watts, values.get(POWER_LIMIT)):
             return values

@@ -139,7 +139,6 @@ class JobsCollector:
         self._fresh_seconds = _STALE_INTERVALS * options.processes_interval + 60.0
 
     def start(self) -> None:
-        """Find the existing jobs, and start to watch for new ones."""
         boot = state.boot_id(self._host.procfs)
         self.scanner.ledger = ProcessLedger(self._host.state_directory, boot)
         self.walker.walk_all()
@@ -157,7 +156,6 @@ class JobsCollector:
         self._kernel_log.close()
 
     def update(self) -> None:
-        """Find jobs and scan their processes now, in the calling thread."""
         self.walker.walk_all()
         self.scanner.scan()
 
@@ -168,7 +166,6 @@ class JobsCollector:
             time.sleep(_SETTLED_POLL_SECONDS)
 
     def collect(self) -> list[MetricFamily]:
-        """Read every job, and return the readings as families."""
         readings = self._read_jobs()
         self.scanner.request_scan()
         return [*job_families(self._metrics, readings), *self._own_families()]

@@ -37,17 +37,14 @@ def move(to: int, register: int) -> Instruction:
 
 
 def constant(to: int, value: int) -> Instruction:
-    """Set a register to a number of 32 bits."""
     return Instruction(0xB7, to, immediate=value)
 
 
 def add(to: int, value: int) -> Instruction:
-    """Add a constant to a register."""
     return Instruction(0x07, to, immediate=value)
 
 
 def address(to: int, offset: int) -> list[Part]:
-    """Set a register to an address on the stack."""
     return [move(to, STACK), add(to, offset)]
 
 
@@ -56,17 +53,14 @@ def load(to: int, base: int, offset: int, size: int = 8) -> Instruction:
 
 
 def store(base: int, offset: int, register: int, size: int = 8) -> Instruction:
-    """Write a register to memory."""
     return Instruction(_STORE[size], base, register, offset)
 
 
 def store_zero(base: int, offset: int) -> Instruction:
-    """Write eight bytes of 0."""
     return Instruction(0x7A, base, 0, offset)
 
 
 def atomic_add(base: int, offset: int, register: int) -> Instruction:
-    """Add a register to eight bytes of memory."""
     return Instruction(0xDB, base, register, offset)
 
 
@@ -80,7 +74,6 @@ def jump(label: str, register: int = 0, comparison: str = "always", value: int =
 
 
 def jump_if_different(label: str, left: int, right: int) -> Instruction:
-    """Go to a label if two registers differ."""
     return Instruction(0x5D, left, right, label=label)
 
 

@@ -82,7 +82,6 @@ class Network:
         return found
 
     def forget(self, jobs: Collection[int]) -> None:
-        """Drop the counters of jobs that have ended."""
         for job in jobs:
             for way in range(4):
                 bpf.delete(self._table, _KEY.pack(job, way))

@@ -61,7 +61,6 @@ class ProcessIo:
         return sums
 
     def forget(self, jobs: Collection[int]) -> None:
-        """Drop the counters of jobs that have ended."""
         for job in jobs:
             self._before.pop(job, None)
             bpf.delete(self._ended, struct.pack("=Q", job))

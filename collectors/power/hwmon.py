@@ -165,7 +165,6 @@ class Hwmon:
         self.refresher.stop()
 
     def collect(self) -> list[MetricFamily]:
-        """The last reading, unless it is too old."""
         observed = self.refresher.latest()
         if observed is None or not observed.value:
             return []

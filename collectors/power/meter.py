@@ -153,7 +153,6 @@ class PlausiblePower:
         self._rejected: list[float] = []
 
     def limit_watts(self) -> float:
-        """Watts above which a single reading is rejected."""
         if len(self._accepted) < _MIN_READINGS:
             return _MAX_WATTS
         return min(_MAX_WATTS, _MAX_MEDIAN_RATIO * max(_median(self._accepted), 1.0))

@@ -103,7 +103,6 @@ def parse_host_memory(output: bytes) -> dict[str, int]:
 
 
 def nodes(hosts: Sequence[JsonRecord], memory_bytes: Mapping[str, int]) -> list[ClusterNode]:
-    """Nodes from bhosts' records and the hosts' memory."""
     found = [_node(record, memory_bytes) for record in hosts if record.get("HOST_NAME")]
     if not found:
         raise SchedulerError("bhosts lists no hosts")
@@ -222,7 +221,6 @@ def _parse_time(text: str, now: int) -> int | None:
 
 
 def detect() -> DetectedCluster | None:
-    """The cluster that lsid names."""
     lines = read_command_lines(("lsid",))
     names = [line.split()[-1] for line in lines if line.startswith("My cluster name is")]
     return DetectedCluster("LSF", names[0], {"bjobs": {}}) if names else None

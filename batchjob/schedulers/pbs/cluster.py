@@ -247,7 +247,6 @@ def detect() -> DetectedCluster | None:
 
 
 def accounting_directory() -> Path:
-    """The accounting logs of a server on this machine."""
     try:
         lines = PBS_CONF.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

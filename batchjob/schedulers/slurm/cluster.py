@@ -91,7 +91,6 @@ def _rest_options(options: ClusterOptions, url: str) -> RestOptions:
 
 
 def command_readers(options: CommandOptions) -> ClusterReaders:
-    """The queries by scontrol, squeue, sdiag and sshare."""
     return ClusterReaders(**{part: _command_reader(options, part) for part in _QUERIES})
 
 
@@ -139,7 +138,6 @@ def _rest_reader(server: Slurmrestd, part: str) -> Callable[[], Any]:
 
 
 def detect() -> DetectedCluster | None:
-    """The cluster of the slurmctld that answers."""
     name = read_command_value(("scontrol", "show", "config"), "ClusterName")
     sources = {"sacct": {"queue-interval": "0s"}, "sacctmgr": {}}  # who submits a job looks for it
     return DetectedCluster("Slurm", name, sources) if name else None

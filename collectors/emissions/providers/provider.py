@@ -109,7 +109,6 @@ def parse_time(text: Any, now: float) -> float | None:
 
 
 def newest(observations: Sequence[EmissionFactor], provider: str) -> EmissionFactor:
-    """The latest usable observation."""
     if not observations:
         raise FactorError("no_value", f"{provider}: no usable value in the answer")
     return max(observations, key=lambda each: each.observed_at)

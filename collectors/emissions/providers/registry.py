@@ -28,7 +28,6 @@ def longest_age(provider: str) -> float:
 
 
 def credit(provider: str) -> str:
-    """The attribution that a provider requires beside its values."""
     return TABLE_CREDIT.get(provider) or PROVIDERS.get(provider, SERVER).credit
 
 

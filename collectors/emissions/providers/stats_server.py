@@ -23,7 +23,6 @@ SCOPES = ("lifecycle", "combustion", "marginal")
 
 
 def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[EmissionFactor, ...]:
-    """All factors the server has now."""
     token = access.secret()
     headers = [("Authorization", f"Bearer {token}")] if token else []
     return parse(fetch_json(access.url + PATH, headers), now)
@@ -48,7 +47,6 @@ def parse(document: Any, now: float) -> tuple[EmissionFactor, ...]:
 
 
 def factors_document(factors: Iterable[EmissionFactor]) -> dict[str, Any]:
-    """The document that the server publishes at PATH."""
     return {"factors": [_row(each) for each in factors]}
 
 

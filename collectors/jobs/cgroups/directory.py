@@ -167,7 +167,6 @@ class OpenCgroupFile:
             self.replace_values(values)
 
     def replace_values(self, values: Mapping[str, Any]) -> None:
-        """Replace the values of the file's previous text."""
         fields, all_values = tuple(values), self.directory.values
         if fields != self._fields:
             for field in self._fields:

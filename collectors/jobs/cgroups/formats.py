@@ -107,7 +107,6 @@ def cpu_list_file(fields: FilesFields, file: str) -> CgroupFile:
 
 
 def single_field(fields: FieldTargets) -> str:
-    """The field of a file with one value."""
     ((field, _),) = fields.values()
     return field
 

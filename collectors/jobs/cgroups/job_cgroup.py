@@ -185,7 +185,6 @@ class JobCgroup:
         return reading
 
     def drop_removed(self, now: float) -> None:
-        """Drop directories that no longer exist or have been replaced."""
         for hierarchy, directory in list(self._directories.items()):
             if directory.is_removed():
                 self._drop(hierarchy)

@@ -89,7 +89,6 @@ class ProcessLedger:
         return self._appended_bytes > _COMPACT_BYTES
 
     def compact(self, keys: Collection[str]) -> None:
-        """Rewrite the file with these runs only."""
         self._rewrite({key: line for key, line in self._lines.items() if key in keys})
 
     def close(self) -> None:

@@ -168,7 +168,6 @@ class Job:
         return [root for root in roots if root.directory]
 
     def directories(self) -> list[tuple[Hierarchy, str]]:
-        """The job's directories: hierarchy and absolute path."""
         with self._lock:
             return [place for part in self._parts.values() for place in part.directories()]
 

@@ -94,7 +94,6 @@ _COMPLETION_CODES = {
 
 
 def payload(request: Request, answer: bytes) -> bytes:
-    """The data after the completion code of a raw answer."""
     if not answer:
         raise IpmiError("malformed", "answer without a completion code")
     if answer[0]:

@@ -83,7 +83,6 @@ class BmcPower:
         self._failures = 0
 
     def read(self) -> Power:
-        """Read now, connecting first if necessary."""
         try:
             if self._bmc is None:
                 self._bmc = self._connect()
@@ -167,7 +166,6 @@ def node_sensors(
 
 
 def is_supply_input(name: str) -> bool:
-    """Whether a sensor is one power supply's input."""
     return bool(_SUPPLY_INPUT.search(_normalize(name)))
 
 

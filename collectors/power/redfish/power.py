@@ -271,7 +271,6 @@ def _parse_watts(value: Any, minimum: float = 0.001) -> float | None:
 
 
 def _member_paths(get: Get, path: str) -> Iterator[str]:
-    """Paths of the members of a collection, from all its pages."""
     for _ in range(_MAX_PAGES):
         if not path:
             return

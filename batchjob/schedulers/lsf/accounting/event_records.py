@@ -41,7 +41,6 @@ def split_words(line: str) -> list[Word]:
 
 
 def join_records(lines: Iterable[bytes]) -> Iterator[str]:
-    """Join lines into whole records, without comment lines."""
     parts: list[bytes] = []
     for line in lines:
         if line.startswith(b"#"):

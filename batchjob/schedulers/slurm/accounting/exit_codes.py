@@ -43,7 +43,6 @@ def parse_exit_pair(text: str) -> tuple[int, int]:
 
 
 def sacct_exit(pair: tuple[int, int] | None, state: JobState, *, exact: bool) -> ExitStatus:
-    """The exit status of an ended job or step from its ExitCode."""
     if pair is None:
         return ExitStatus()
     code, signal = pair

@@ -46,14 +46,12 @@ class ParsedJob(NamedTuple):
 
 
 def split_batches(parsed: Iterator[ParsedJob]) -> Iterator[Batch]:
-    """Split an answer into batches, at least one."""
     yield collect_batch(islice(parsed, _BATCH))
     while following := list(islice(parsed, _BATCH)):
         yield collect_batch(following)
 
 
 def collect_batch(parsed: Iterable[ParsedJob]) -> Batch:
-    """Collect an answer into a single batch."""
     records: list[JobRecord] = []
     quarantine: list[QuarantinedRow] = []
     for job, rows in parsed:

@@ -41,7 +41,6 @@ def parse_jobs(
 
 
 def _rows(job: dict[str, Any]) -> list[FieldReader]:
-    """The rows of a job and its steps."""
     steps = rows(job, "steps") if job.get("steps") else []
     found = [_job_row(job), *(_step_row(job, step) for step in steps)]
     return [FieldReader(row) for row in found if row is not None]

@@ -180,7 +180,6 @@ def is_wanted(row: Mapping[str, str]) -> bool:
 
 
 def queued_state(row: Mapping[str, str]) -> JobState:
-    """The state of a job from its row."""
     return live_state(state_words(row.get("job_state", row["State"])))
 
 

@@ -224,7 +224,6 @@ class WindowSource(ABC):
         yield self._read_by_id(ids)
 
     def _read_by_id(self, ids: Sequence[str]) -> Batch:
-        """Jobs with all their steps."""
         return collect_batch(
             chain.from_iterable(
                 self.query_by_id(ids[at : at + MAX_IDS_PER_QUERY])
