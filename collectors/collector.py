@@ -75,7 +75,7 @@ COLLECTORS: tuple[CollectorEntry, ...] = (
     CollectorEntry("jobs", "collectors.jobs.collector", True,
         "Resource usage of each batch job on the node."),
     CollectorEntry("rapl", "collectors.power.rapl", True,
-        "Energy and power limits of the processors (RAPL)."),
+        "Energy of the processors (RAPL)."),
     CollectorEntry("hwmon", "collectors.power.hwmon", True, "Power and energy sensors from hwmon."),
     CollectorEntry("cray", "collectors.power.cray", True, "Power and energy of HPE Cray nodes."),
     CollectorEntry("redfish", "collectors.power.redfish.collector", False,

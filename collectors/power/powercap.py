@@ -15,7 +15,6 @@ from collectors.host import list_directory, read_text
 _ZONE = re.compile(r"intel-rapl(-mmio)?:[0-9a-f]+(?::[0-9a-f]+)?")
 _PACKAGE = re.compile(r"package-(\d+)(?:-die-\d+)?")
 _PSYS = re.compile(r"psys(?:-(\d+))?")
-_LIMIT = re.compile(r"constraint_\d+_power_limit_uw")
 _AMD = frozenset({"AuthenticAMD", "HygonGenuine"})
 # Two reads of the same register, microseconds apart, differ by less than this.
 _DUPLICATE_JOULES = 1.0
@@ -79,17 +78,6 @@ def zones_to_count(root: str, cpuinfo: str) -> tuple[Zone, ...]:
         duplicates = _duplicate_paths(selected)
         selected = [zone for zone in selected if zone.path not in duplicates]
     return tuple(selected)
-
-
-def limits(root: str) -> Iterator[tuple[ZoneDomain, str, float]]:
-    """The power limits in force, as zone, constraint and watts; 0 is none and left out."""
-    for zone in zones(root):
-        domain = zone.domain._replace(zone="mmio") if zone.mmio else zone.domain
-        for entry in filter(_LIMIT.fullmatch, list_directory(zone.path)):
-            name = read_text(f"{zone.path}/{entry.replace('power_limit_uw', 'name')}")
-            watts = _read_micro_units(f"{zone.path}/{entry}")
-            if name and watts:
-                yield domain, name, watts
 
 
 def energy_joules(zone: Zone) -> float:

@@ -39,9 +39,6 @@ ENERGY = Metric("batchjob_rapl_energy_joules_total", "counter",
     "Energy counted by RAPL, corrected for counter wraps; the total continues when the exporter "
     "restarts within a boot. Zones overlap (psys contains packages, a package contains core and "
     "uncore) and must not be added.", ("zone", "package"))
-LIMIT = Metric("batchjob_rapl_power_limit_watts", "gauge",
-    "Power limit in force; the zone mmio is a second limit of the package.", ("zone", "package",
-    "constraint"))
 ERRORS = Metric("batchjob_rapl_read_errors_total", "counter",
     "Failed reads of a zone's energy; with the reason permission, the exporter may not read "
     "energy_uj (root only by default).", ("reason",))
@@ -50,7 +47,7 @@ GAPS = Metric("batchjob_rapl_gaps_total", "counter",
     "Intervals not included in the energy: too long to tell how often the counter wrapped (wraps), "
     "or with more energy than the zone can use (implausible).", ("zone", "package", "reason"))
 # fmt: on
-METRICS = (ENERGY, LIMIT, ERRORS, GAPS)
+METRICS = (ENERGY, ERRORS, GAPS)
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,6 @@ class Rapl:
         self._options = options
         self._root = powercap.root_directory(host.sysfs)
         self._counters: dict[str, ZoneCounter] = {}  # by path
-        self._limits: tuple[tuple[ZoneDomain, str, float], ...] = ()
         self._errors: Counter[str] = Counter()
         self._gaps: Counter[tuple[ZoneDomain, str]] = Counter()
         self._series = new_series()
@@ -150,10 +146,6 @@ class Rapl:
             gaps, errors = dict(self._gaps), dict(self._errors)
         families = (
             MetricFamily(ENERGY, [(_labels(domain), joules) for domain, joules in totals.items()]),
-            MetricFamily(
-                LIMIT,
-                [(_labels(zone, constraint=name), watts) for zone, name, watts in self._limits],
-            ),
             MetricFamily(ERRORS, [(labels(reason=why), count) for why, count in errors.items()]),
             MetricFamily(
                 GAPS, [(_labels(at, reason=why), count) for (at, why), count in gaps.items()]
@@ -201,7 +193,6 @@ class Rapl:
         try:
             self.read_totals()
             self._save()
-            self._limits = tuple(powercap.limits(self._root))
         except Exception as error:  # an unexpected tree must not end the thread
             self._once.warning("step", "rapl: %s: %s", type(error).__name__, error)
         return self.interval()

@@ -14,7 +14,6 @@ from collectors.power.rapl import (
     ENERGY,
     ERRORS,
     GAPS,
-    LIMIT,
     RaplOptions,
     build,
     counter_delta,
@@ -257,23 +256,6 @@ def test_mmio_zone_is_used_if_it_is_the_only_one(tmp_path, clock):
     clock.now += 10
     zone.run(5)
     assert samples(collector, ENERGY) == {'zone="package",package="0"': pytest.approx(5)}
-
-
-def test_power_limits_by_constraint(tmp_path, clock):
-    tree = Powercap(tmp_path)
-    package = tree.zone("intel-rapl:0", "package-0")
-    package.limit(0, "long_term", 205, 410)
-    package.limit(1, "short_term", 246)
-    tree.zone("intel-rapl:0:0", "dram").limit(0, "long_term", 0)
-    tree.zone("intel-rapl-mmio:0", "package-0").limit(0, "long_term", 180)
-    collector = rapl_collector(tree, clock)
-    collector.start()
-    collector.stop()
-    assert samples(collector, LIMIT) == {
-        'zone="package",package="0",constraint="long_term"': 205,
-        'zone="package",package="0",constraint="short_term"': 246,
-        'zone="mmio",package="0",constraint="long_term"': 180,
-    }
 
 
 def test_permission_errors_are_counted_and_logged_once(tmp_path, clock, caplog, monkeypatch):
