@@ -11,7 +11,7 @@ from typing import Any
 from batchjob.runtime.background import Refresher
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import duration, integer, one_of, with_metavar
+from batchjob.runtime.values import duration, one_of, with_metavar
 from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.gpu import checkpoint
@@ -67,9 +67,6 @@ class GpuOptions:
         "Meaning of Slurm's GPU numbers: NVML index (AutoDetect=nvml) or minor "
         "number of the device file (File= in gres.conf).",
         parse=one_of("index", "minor"),
-    )
-    shards_per_gpu: int = option(
-        0, "Number of shards per GPU with Slurm's gres/shard; 0: unknown.", parse=integer
     )
     pbs_home: tuple[str, ...] = option(
         ("/var/spool/pbs", "/var/spool/torque"),
@@ -282,9 +279,7 @@ class GpuCollector:
         context = read_context(self._host, table, self._site, self._prolog_files.read())
         allotted = self._allotted.of_jobs(holders, table, context.capability_major)
         context = context._replace(allotted=allotted)
-        self._last_map = build_map(
-            holders, context, readings, self._options.shards_per_gpu, self._last_map
-        )
+        self._last_map = build_map(holders, context, readings, self._last_map)
         return self._last_map
 
     def _count_conflicts(self, conflicts: frozenset[AllocationConflict]) -> None:

@@ -62,13 +62,11 @@ def build_map(
     holders: Sequence[JobHolder],
     context: AllocationContext,
     readings: Mapping[str, GpuReading],
-    shards_per_gpu: int = 0,
     previous: GpuMap | None = None,
 ) -> GpuMap:
     """The current map; `readings` by GPU UUID, only of GPUs that answer.
 
-    `shards_per_gpu` is the number of shards of a GPU under Slurm (gres.conf); 0: not known, in
-    which case the jobs that hold shards of a GPU share all of it. `previous` is the last map: a job
+    Jobs that hold shards of a GPU share all of it. `previous` is the last map: a job
     whose process was once seen on a GPU that its environment names stays confirmed while idle, and
     a pid remains the job's while the driver lists it: a process that has ended is listed as long as
     a child that it has forked keeps its memory.
@@ -94,9 +92,7 @@ def build_map(
     holdings = [
         holding
         for unit, claimants in units.items()
-        for holding in _holdings_of_unit(
-            unit, claimants, confirmed, readings, shards_per_gpu, conflicts
-        )
+        for holding in _holdings_of_unit(unit, claimants, confirmed, readings, conflicts)
     ]
     holdings.sort(key=lambda each: (each.job, each.unit.gpu.index, each.unit.gpu_instance))
     return GpuMap(tuple(holdings), frozenset(conflicts), job_of_process)
@@ -182,7 +178,6 @@ def _holdings_of_unit(
     jobs: list[_GpuClaims],
     confirmed: set[tuple[JobName, Unit]],
     readings: Mapping[str, GpuReading],
-    shards_per_gpu: int,
     conflicts: set[AllocationConflict],
 ) -> Iterable[Holding]:
     allocated = [job for job in jobs if job.allocation and unit in job.allocation.units]
@@ -197,7 +192,7 @@ def _holdings_of_unit(
     holding_jobs = _select_holders(allocated, trusted, confirmed_jobs) or [
         job for job in jobs if job.allocation is None
     ]
-    shares = _shares(holding_jobs, shards_per_gpu)
+    shares = _shares(holding_jobs)
     whole_claims = [job for job in allocated if not _is_partial(job)]
     name = f"{unit.gpu.uuid}/{unit.gpu_instance}"
     for job in whole_claims if len(whole_claims) > 1 else ():
@@ -268,26 +263,23 @@ def _sum_or_none(values: Iterable[float | None]) -> float | None:
     return total
 
 
-def _shares(jobs: list[_GpuClaims], shards_per_gpu: int) -> dict[JobName, float]:
+def _shares(jobs: list[_GpuClaims]) -> dict[JobName, float]:
     """The share of each holder of a unit; at most 1 in total.
 
-    Shards are related to those of the GPU if their number is known. A percentage of MPS threads
-    only weighs holders against each other: anyone can set it.
+    Shards, and a percentage of MPS threads, which anyone can set, only weigh holders against each
+    other.
     """
     shards = {job.holder.name: _shards(job) for job in jobs}
-    capacity: float = shards_per_gpu or sum(shards.values())
+    held = sum(shards.values())
     weights: dict[JobName, float] = {}
     for job in jobs:
         name = job.holder.name
         if shards[name]:
-            weights[name] = shards[name] / capacity
+            weights[name] = shards[name] / held
         else:
             weights[name] = (_mps_percentage(job) or 100.0) / 100 if len(jobs) > 1 else 1.0
     total = sum(weights.values())
-    is_shard_count_known = bool(shards_per_gpu) and all(shards.values())
-    if total > 1 or not is_shard_count_known:
-        weights = {name: weight / total for name, weight in weights.items()}
-    return weights
+    return {name: weight / total for name, weight in weights.items()}
 
 
 def _is_partial(job: _GpuClaims) -> bool:

@@ -52,11 +52,11 @@ def unit_name(unit):
     return f"{unit.gpu.index}.{unit.gpu_instance}".rstrip(".")
 
 
-def map_jobs(jobs, readings=(), gpus=(), shards=0, prolog=None):
+def map_jobs(jobs, readings=(), gpus=(), prolog=None):
     context = AllocationContext(
         GpuTable(gpus or (plain_gpu(0), plain_gpu(1))), Site(), prolog or {}, None, "gpu01"
     )
-    found = build_map(jobs, context, {each.gpu.uuid: each for each in readings}, shards)
+    found = build_map(jobs, context, {each.gpu.uuid: each for each in readings})
     uses = {
         (each.job.jobid, unit_name(each.unit)): Use(
             each.source, each.share, each.processes, each.memory_bytes, each.utilization
@@ -130,34 +130,31 @@ def test_job_without_allocation_gets_no_share_of_an_allocated_gpu():
 
 
 @pytest.mark.parametrize(
-    ("what", "shards", "first", "second", "expected"),
+    ("what", "first", "second", "expected"),
     [
-        ("whole twice", 0, {}, {}, (0.5, 0.5)),
-        ("shards of an unknown number", 0, {"S": "2"}, {"S": "6"}, (0.25, 0.75)),
-        ("shards of eight", 8, {"S": "2"}, {"S": "4"}, (0.25, 0.5)),
-        ("more shards than there are", 4, {"S": "2"}, {"S": "6"}, (0.25, 0.75)),
-        ("MPS", 0, {"M": "25"}, {"M": "75"}, (0.25, 0.75)),
-        ("MPS that does not add up to the GPU", 0, {"M": "10"}, {"M": "30"}, (0.25, 0.75)),
-        ("MPS beside a whole holder", 0, {"M": "25"}, {}, (0.2, 0.8)),
-        ("nonsense", 0, {"S": "many", "M": "-1"}, {"M": "nan"}, (0.5, 0.5)),
+        ("whole twice", {}, {}, (0.5, 0.5)),
+        ("shards", {"S": "2"}, {"S": "6"}, (0.25, 0.75)),
+        ("MPS", {"M": "25"}, {"M": "75"}, (0.25, 0.75)),
+        ("MPS that does not add up to the GPU", {"M": "10"}, {"M": "30"}, (0.25, 0.75)),
+        ("MPS beside a whole holder", {"M": "25"}, {}, (0.2, 0.8)),
+        ("nonsense", {"S": "many", "M": "-1"}, {"M": "nan"}, (0.5, 0.5)),
     ],
 )
-def test_shares(what, shards, first, second, expected):
+def test_shares(what, first, second, expected):
     names = {"S": "SLURM_SHARDS_ON_NODE", "M": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
     jobs = [
         job(str(n), slurm_gpus(0, **{names[k]: v for k, v in variables.items()}))
         for n, variables in enumerate((first, second))
     ]
-    uses, conflicts = map_jobs(jobs, shards=shards)
+    uses, conflicts = map_jobs(jobs)
     assert (uses["0", "0"].share, uses["1", "0"].share) == pytest.approx(expected)
     overlap = [("overlap", "0"), ("overlap", "1")]
     assert conflicts == (overlap if what in ("whole twice", "nonsense") else [])
 
 
-@pytest.mark.parametrize(("shards", "share"), [(0, 1.0), (8, 0.25)])
-def test_share_of_a_single_shard_holder(shards, share):
-    uses, _ = map_jobs([job("1", slurm_gpus(0, SLURM_SHARDS_ON_NODE="2"))], shards=shards)
-    assert uses["1", "0"].share == share
+def test_shards_of_a_single_holder_are_the_whole_gpu():
+    uses, _ = map_jobs([job("1", slurm_gpus(0, SLURM_SHARDS_ON_NODE="2"))])
+    assert uses["1", "0"].share == 1.0
 
 
 def test_mps_percentage_of_a_single_holder_is_ignored():
@@ -223,13 +220,13 @@ _environs = st.fixed_dictionaries(
 )
 
 
-@given(st.lists(st.tuples(_environs, st.sets(st.integers(1, 6)))), st.integers(0, 8), st.booleans())
-def test_shares_of_a_gpu_never_exceed_one(jobs, shards, mig):
+@given(st.lists(st.tuples(_environs, st.sets(st.integers(1, 6)))), st.booleans())
+def test_shares_of_a_gpu_never_exceed_one(jobs, mig):
     gpus = [SLICED if mig else plain_gpu(0), plain_gpu(1)]
     processes = tuple(GpuProcess(pid, 1.0, pid % 3, 0) for pid in range(1, 7))
     holders = [job(str(n), variables, tuple(pids)) for n, (variables, pids) in enumerate(jobs)]
     context = AllocationContext(GpuTable(gpus), Site(), {}, None, "gpu01")
-    found = build_map(holders, context, {g.uuid: reading(g, 0.5, processes) for g in gpus}, shards)
+    found = build_map(holders, context, {g.uuid: reading(g, 0.5, processes) for g in gpus})
     for gpu in gpus:
         holdings = [each for each in found.holdings if each.unit.gpu == gpu]
         assert sum((each.share or 0) * each.unit.fraction for each in holdings) <= 1 + 1e-9
