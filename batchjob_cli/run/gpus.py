@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 from batchjob_cli.run.launch import RunStartError
 from collectors.gpu.vendor import vendors
-from collectors.host import Host
-from collectors.sysfs import read_text
+from collectors.host import Host, read_text
 
 _HELD, _WAITING = "batchjob-gpu-", "batchjob-gpus-"  # names of sockets
 _WRONG_USAGE = 2  # exit status
