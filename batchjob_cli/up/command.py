@@ -45,9 +45,7 @@ def run(arguments: list[str]) -> int:
     except DatabaseError as error:
         raise SettingsError(str(error)) from error
     except sa.exc.DBAPIError as error:
-        raise SettingsError(
-            str(unusable_error(records.database_url(chosen.db, data), error))
-        ) from error
+        raise SettingsError(str(unusable_error(records.database_url(data), error))) from error
     except OSError as error:
         raise SettingsError(f"{error.filename or data}: {error.strerror or error}") from error
 

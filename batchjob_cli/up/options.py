@@ -26,7 +26,6 @@ from batchjob.runtime.values import (
     text,
     with_metavar,
 )
-from batchjob.secret_files import secret_file
 from batchjob_stats_db.samples import recorder
 
 
@@ -85,20 +84,6 @@ class UpOptions:
         "HOST:PORT or unix:/PATH; default: none.",
         parse=_parse_exporter_address,
     )
-
-
-@dataclass(frozen=True)
-class UpDatabaseOptions:
-    """Where records are kept."""
-
-    url: str = option(
-        "",
-        "Database URL: sqlite:///PATH or postgresql://USER@HOST/NAME; default: jobs.db in "
-        "the data directory.",
-        parse=text,
-        metavar="URL",
-    )
-    password_file: str = option("", "File with the password for PostgreSQL.", parse=secret_file)
 
 
 @dataclass(frozen=True)
@@ -162,7 +147,6 @@ class UpSettings(NamedTuple):
     web: UpWebOptions
     auth: UpAuthOptions
     samples: recorder.RecorderOptions
-    db: UpDatabaseOptions
     tsdb: UpTsdbOptions
     threshold: SiteThresholds
     log: LogOptions

@@ -30,7 +30,6 @@ from batchjob_stats_db.database.revision import read_revision, unusable_error
 from batchjob_stats_db.database.schema import REVISION
 
 if TYPE_CHECKING:
-    from batchjob_cli.up.options import UpDatabaseOptions
     from batchjob_stats_db.poller.options import PollerSettings
 
 log = logging.getLogger(__name__)
@@ -38,11 +37,9 @@ log = logging.getLogger(__name__)
 _LIVE_STATES = tuple(state.value for state in JobState if state.is_live)
 
 
-def database_url(chosen: "UpDatabaseOptions | None", data: Path) -> URL:
-    """The chosen database, or the one in the data directory; raises DatabaseError."""
-    if chosen is None or not chosen.url:
-        return parse_url(f"sqlite:///{data / 'jobs.db'}")
-    return parse_url(chosen.url, chosen.password_file)
+def database_url(data: Path) -> URL:
+    """The database in the data directory."""
+    return parse_url(f"sqlite:///{data / 'jobs.db'}")
 
 
 def record_runs(data: Path) -> URL:
@@ -53,7 +50,7 @@ def record_runs(data: Path) -> URL:
     from batchjob_stats_db.poller.service import PollerService
 
     create_directory(data, RUNS)
-    url = database_url(None, data)
+    url = database_url(data)
     try:
         with writer_lock(url):
             ensure_schema(url)
@@ -75,7 +72,7 @@ def open_recorded(data: Path) -> Engine | None:
     None as well if that cannot be read: `record_runs` reports what is wrong.
     """
     try:
-        engine = reader_engine(database_url(None, data))
+        engine = reader_engine(database_url(data))
         with engine.connect() as db:
             revision = db.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
             if revision == REVISION and _has_all_runs(db, data / RUNS):

@@ -63,7 +63,7 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
     """
     for part in (RUNS, LOGS, SAMPLES):
         create_directory(data, part)
-    url = records.database_url(settings.db, data)
+    url = records.database_url(data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(writer_lock(url))
         ensure_schema(url)
@@ -73,10 +73,9 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
         pollers = tuple(
             PollerService(each, engine) for each in _poller_settings(settings, data, url, scheduler)
         )
-        process_token = create_token(login(), url)
-        if process_token.can_make_tokens:
-            with engine.begin() as db:
-                tokens.delete_of_processes(db)
+        process_token = create_token(login())
+        with engine.begin() as db:
+            tokens.delete_of_processes(db)
         exporter = _build_exporter(settings, process_token.text)
         recorder = _build_recorder(settings, exporter, data)
         services = server_services.build(server_settings(settings, data, url))
@@ -111,9 +110,7 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
 
 
 def _load_demo(settings: UpSettings, engine: Engine, data: Path) -> demo_cluster.DemoSource | None:
-    """The demo's cluster; None without --demo, or with a site's database."""
-    if settings.db.url:
-        return None
+    """The demo's cluster; None without --demo."""
     if settings.up.demo:
         return demo_cluster.load(engine, data / SAMPLES)
     demo_cluster.remove(engine, data / SAMPLES)
@@ -170,7 +167,7 @@ def _poller_settings(
         else:
             cluster["samples"] = str(data / SAMPLES)
         given: Mapping[str, Any] = {
-            **_database(settings, url),
+            "db.url": str(url),
             "poll.interval": interval,
             "poll.rollup-interval": "60s",
             "clusters": [cluster],
@@ -181,7 +178,7 @@ def _poller_settings(
 def server_settings(settings: UpSettings, data: Path, url: URL) -> server_options.ServerSettings:
     """The server's own settings for this machine; raises SettingsError."""
     given: dict[str, Any] = {
-        **_database(settings, url),
+        "db.url": str(url),
         "web.listen-address": str(settings.up.listen_address),
         "web.metrics-from": [],  # loopback is shared with other users of this machine
         "web.tls-cert-file": settings.web.tls_cert_file,
@@ -201,18 +198,6 @@ def server_settings(settings: UpSettings, data: Path, url: URL) -> server_option
     return settings_of_server
 
 
-def _database(settings: UpSettings, url: URL) -> dict[str, Any]:
-    return {
-        "db.url": url.render_as_string(hide_password=False),
-        "db.password-file": settings.db.password_file,
-    }
-
-
-def create_token(user: str, database: URL) -> ProcessToken:
-    """Create a token with which all jobs can be seen, and, in an SQLite database, tokens created.
-
-    A database on a server is a site's: a token in it would be valid for the site's server as well.
-    """
-    own = database.get_backend_name() == "sqlite"
-    role = TokenRole.ADMIN if own else TokenRole.VIEWER
-    return ProcessToken(f"bj_{secrets.token_urlsafe(32)}", user, role, can_make_tokens=own)
+def create_token(user: str) -> ProcessToken:
+    """Create a token with which all jobs can be seen, and tokens created."""
+    return ProcessToken(f"bj_{secrets.token_urlsafe(32)}", user, TokenRole.ADMIN)

@@ -105,10 +105,7 @@ def _authenticate_by_token(
 ) -> Principal:
     process = services.process_token
     if process and hmac.compare_digest(text.encode(), process.text.encode()):
-        return Principal(
-            process.user, process.role, "process",
-            can_make_tokens=process.can_make_tokens, process=process.process,
-        )  # fmt: skip
+        return Principal(process.user, process.role, "process", process=process.process)
     now = int(services.clock())
     token = tokens.find(db(), text, now)
     chain = tokens.with_ancestors(db(), token) if token else []

@@ -26,7 +26,6 @@ class Principal(NamedTuple):
     token_ancestors: int = 0  # number of tokens from which its token descends
     token_creator: str = ""  # who created the token, if that is another user
     certificate: str = ""
-    can_make_tokens: bool = True
     person: tuple[str, tuple[str, ...]] | None = None  # set if a token is limited to some clusters
     process: str = ""  # the server process whose own token identified them
 
@@ -57,7 +56,6 @@ class ProcessToken(NamedTuple):
     text: str
     user: str
     role: TokenRole
-    can_make_tokens: bool = True
 
     @property
     def process(self) -> str:

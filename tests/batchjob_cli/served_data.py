@@ -15,7 +15,7 @@ def serve_data(data: Path) -> Iterator[TestClient]:
     """A client that may see all jobs; what is on record by now is in the database."""
     url = records.record_runs(data)
     settings = stack.server_settings(options.settings([f"--data={data}"]), data, url)
-    own = stack.create_token("alice", url)
+    own = stack.create_token("alice")
     app_services = services.build(settings)._replace(process_token=own)
     headers = {"Authorization": f"Bearer {own.text}"}
     try:

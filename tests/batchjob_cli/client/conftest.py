@@ -35,7 +35,7 @@ def server(data, tmp_path):
     chosen = options.settings([f"--data={data}"])
     url = records.record_runs(Path(data))
     settings = stack.server_settings(chosen, Path(data), url)
-    start_token = stack.create_token("alice", url)
+    start_token = stack.create_token("alice")
     app_services = services.build(settings)._replace(process_token=start_token)
     uvicorn_server = server_main.create_server(settings, app_services)
     with (

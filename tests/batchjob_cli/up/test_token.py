@@ -2,31 +2,19 @@
 
 import stat
 
-import pytest
-from sqlalchemy.engine import make_url
-
 from batchjob_cli.client.running_up import TOKEN_FILE, keep_file
 from batchjob_cli.up.stack import create_token
 from batchjob_stats_db.database.tokens import TokenRole
 
 
-@pytest.mark.parametrize(
-    ("url", "role", "can_make_tokens"),
-    [("sqlite:////tmp/jobs.db", TokenRole.ADMIN, True),
-     ("postgresql+psycopg://site/jobs", TokenRole.VIEWER, False)],
-)  # fmt: skip
-def test_token_is_admin_only_with_sqlite_database(url, role, can_make_tokens):
-    start_token = create_token("me", make_url(url))
-    assert (start_token.user, start_token.role, start_token.can_make_tokens) == (
-        "me",
-        role,
-        can_make_tokens,
-    )
-    assert start_token.text != create_token("me", make_url(url)).text
+def test_token_is_an_admins_and_new_at_each_start():
+    start_token = create_token("me")
+    assert (start_token.user, start_token.role) == ("me", TokenRole.ADMIN)
+    assert start_token.text != create_token("me").text
 
 
 def test_token_file_is_private_and_removed_at_stop(tmp_path):
-    start_token = create_token("me", make_url("sqlite:///jobs.db"))
+    start_token = create_token("me")
     with keep_file(tmp_path / TOKEN_FILE, start_token.text):
         (file,) = tmp_path.iterdir()
         assert file.read_text() == f"{start_token.text}\n"
@@ -35,7 +23,7 @@ def test_token_file_is_private_and_removed_at_stop(tmp_path):
 
 
 def test_token_file_of_later_start_is_kept(tmp_path):
-    first, second = (create_token("me", make_url("sqlite:///jobs.db")) for _ in range(2))
+    first, second = (create_token("me") for _ in range(2))
     with keep_file(tmp_path / TOKEN_FILE, first.text):
         (tmp_path / TOKEN_FILE).write_text(second.text)
     assert (tmp_path / TOKEN_FILE).read_text() == second.text
