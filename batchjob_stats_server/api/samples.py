@@ -2,13 +2,11 @@
 
 import contextlib
 import json
-import zlib
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
-from urllib.parse import quote
 
 import anyio
 from fastapi import APIRouter, Query, Response
@@ -55,7 +53,7 @@ _SUBJECTS: Mapping[Subject, tuple[str, ...]] = {
 
 
 class ChosenSamples(p.QueryParams):
-    """Selects samples by time and subject, and their format."""
+    """Selects samples by time and subject."""
 
     since: p.Time | None = None
     until: p.Time | None = None
@@ -64,9 +62,6 @@ class ChosenSamples(p.QueryParams):
         None, ge=0, le=1_000_000, description="Maximum number of samples; the latest are returned."
     )
     follow: bool = Field(False, description="If true, stream until the job has ended.")
-    format: Literal["jsonl", "gzip"] = Field(
-        "jsonl", description="JSON lines, or a gzip-compressed file of them."
-    )
 
 
 class SamplesQuery(ChosenSamples, p.RunParams):
@@ -106,7 +101,7 @@ class SampleFilter(NamedTuple):
 @router.get(
     "/jobs/{jobid}/samples",
     response_class=StreamingResponse,
-    responses={200: {"content": {LINES: {}, "application/gzip": {}}}},
+    responses={200: {"content": {LINES: {}}}},
 )
 async def job_samples(
     caller: CurrentCaller, jobid: JobId, params: Annotated[SamplesQuery, Query()],
@@ -157,14 +152,10 @@ def stream_samples(
     )
 
     lines = _lines(caller, replay, counting_replay, sample_filter, params)
-    headers, media_type = {"Cache-Control": "no-store"}, LINES
-    if params.format == "gzip":
-        name = quote(f"{jobid}.jsonl.gz", safe="")
-        headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
-        lines, media_type = _compress(lines), "application/gzip"
     return OpenStream(
-        lines, caller.services.streams, user, replay.close, headers=headers, media_type=media_type
-    )
+        lines, caller.services.streams, user, replay.close,
+        headers={"Cache-Control": "no-store"}, media_type=LINES,
+    )  # fmt: skip
 
 
 class OpenStream(StreamingResponse):
@@ -203,7 +194,6 @@ async def _lines(
     sample_filter: SampleFilter, params: ChosenSamples,
 ) -> AsyncIterator[bytes]:  # fmt: skip
     """`counting_replay`: the same samples again, if only the last ones are requested."""
-    follow = params.follow and params.format == "jsonl"
     services = caller.services
     files, start = services.threads.files, services.clock()
     steps = replay.read()
@@ -227,7 +217,7 @@ async def _lines(
         waits = (
             sample_filter.live and not replay.has_samples and now - start < _FIRST_SAMPLE_SECONDS
         )
-        if not follow or now > sample_filter.until or (replay.is_over(now) and not waits):
+        if not params.follow or now > sample_filter.until or (replay.is_over(now) and not waits):
             return
         await anyio.sleep(_PAUSE_SECONDS)
         steps = replay.read()
@@ -259,11 +249,3 @@ def _filter_keys(sample: dict[str, Any], subject: Subject | None) -> dict[str, A
         return sample
     beginnings = ("time", "jobid", "node", *_SUBJECTS[subject])
     return {key: value for key, value in sample.items() if key.startswith(beginnings)}
-
-
-async def _compress(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
-    async for text in lines:
-        if packed := packer.compress(text):
-            yield packed
-    yield packer.flush()

@@ -1,6 +1,5 @@
 """Samples of a job over HTTP: replay, follow, download."""
 
-import gzip
 import json
 import threading
 import time
@@ -54,15 +53,6 @@ def test_samples_are_limited_to_the_job_run_and_time_range(proxy_client, samples
     assert sample_times(bob.get(f"{P}/2/samples?since={START + 8}&until={START + 12}")) == [
         START + 10
     ]
-
-
-def test_gzip_download(proxy_client, samples):
-    write_sample_file(samples, "2", "bob", list(range(START + 5, START + 2000, 1)))
-    answer = proxy_client("bob").get(f"{P}/2/samples?format=gzip")
-    assert answer.headers["content-type"] == "application/gzip"
-    assert "2.jsonl.gz" in answer.headers["content-disposition"]
-    assert "content-encoding" not in answer.headers
-    assert len(gzip.decompress(answer.content).splitlines()) == 1995
 
 
 def test_follow_streams_running_job_to_its_end(proxy_client, samples, services):

@@ -18,7 +18,7 @@ def test_invalid_parameters_are_explained_with_link_without_them(page):
     messages = [element_text(each) for each in document.findall(".//ul[@class='wrong']/li")]
     assert len(messages) == 3
     assert "usr: unknown parameter" in messages
-    assert any(each.startswith("limit: expected a whole number") for each in messages)
+    assert any(each.startswith("limit: expected a valid integer") for each in messages)
     hrefs = [each.get("href") for each in document.findall(".//main//a")]
     assert hrefs == ["/jobs", "/"]
     assert document.find(".//nav") is not None
