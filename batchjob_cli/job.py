@@ -26,7 +26,6 @@ _MAX_LISTED = 10  # maximum jobs listed if several have the name
 
 
 def run(arguments: list[str]) -> int:
-    """Print the report; the exit status. Raises SettingsError."""
     parser = command_parser(
         "job", "Shows what a job used, how efficiently it used its resources, and what to improve."
     )

@@ -52,7 +52,6 @@ def add_filters(add: Any) -> None:
 
 
 def filter_parameters(given: argparse.Namespace) -> dict[str, Any]:
-    """The options of `add_filters` as parameters of the API."""
     parameters = {
         parameter: value
         for name, (parameter, _) in _FILTERS.items()

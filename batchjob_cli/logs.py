@@ -22,7 +22,6 @@ _MAX_PARTS = 160  # of a line, 10 MiB
 
 
 def run(arguments: list[str]) -> int:
-    """Print the output of a run. Raises SettingsError."""
     parser = run_parser("logs", "Prints the output of a run.")
     parser.add_argument(
         "--follow", "-f", action="store_true", help="follow the output until the run ends"

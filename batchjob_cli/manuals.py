@@ -34,7 +34,6 @@ class _ParserFound(Exception):
 
 
 def parser_of(main: Callable[[list[str]], object]) -> argparse.ArgumentParser:
-    """The command line of a program that reads it by argparse."""
 
     def raise_parser(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
         raise _ParserFound(parser)
@@ -114,7 +113,6 @@ def completions(commands: Mapping[str, str], shell: str) -> dict[str, str]:
 
 
 def run(arguments: list[str]) -> int:
-    """Print a completion script; the exit status. Raises SettingsError."""
     parser = Parser(
         prog="batchjob completion", allow_abbrev=False,
         description="Prints a completion script for a shell. "

@@ -85,7 +85,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _print_from_server(given: argparse.Namespace) -> int:
-    """Print the samples that a server keeps. Raises SettingsError."""
     parameters = {
         **window_parameters(given),
         "follow": "true" if given.follow and given.limit is None else None,

@@ -14,7 +14,6 @@ _SECONDS_BETWEEN_LOOKS = 3.0
 
 
 def run(arguments: list[str]) -> int:
-    """Print the lines; the exit status. Raises SettingsError."""
     parser = command_parser(
         "seff",
         "Shows how efficiently a job used its resources, in the lines of Slurm's seff, "

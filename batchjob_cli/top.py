@@ -28,7 +28,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def run(arguments: list[str]) -> int:
-    """Show jobs until `q` is pressed; the exit status. Raises SettingsError."""
     given = parse_arguments(arguments)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise SettingsError("top: expected a terminal; elsewhere use `batchjob jobs --running`")

@@ -79,7 +79,6 @@ TABLES: Mapping[str, str] = {
 
 
 def tables_page() -> str:
-    """All tables, for people who query the database themselves."""
     parts = [
         "# Tables",
         generated_comment("batchjob_stats_db.document"),

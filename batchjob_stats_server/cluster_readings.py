@@ -75,7 +75,6 @@ class NodeState(NamedTuple):
 
     @property
     def colour(self) -> str:
-        """The CSS class of its cell on a page."""
         node = ClusterNode(self.node, self.state, frozenset(self.flags), ())
         if not node._replace(flags=frozenset()).is_usable:
             return "down"

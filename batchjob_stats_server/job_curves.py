@@ -48,7 +48,6 @@ class JobSeries(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What distinguishes it from the other lines of its curve."""
         gpu = f"GPU {self.device.gpu}" if self.device.uuid else ""
         instance = self.device.gpu_instance
         return " ".join(word for word in (self.device.node, gpu, instance, self.part) if word)

@@ -34,7 +34,6 @@ class MailTemplate(NamedTuple):
     body: str
 
     def link(self, fields: Mapping[str, str]) -> str:
-        """The e-mail as a mailto: address (RFC 6068)."""
         to, subject, body = (_fill(text, fields) for text in self)
         lines = quote(body.replace("\n", "\r\n"), safe="")
         return f"mailto:{quote(to, safe='@')}?subject={quote(subject, safe='')}&body={lines}"

@@ -174,7 +174,6 @@ def _exit_after(seconds: float) -> None:
 
 
 def create_server(chosen: ServerSettings, services: Services) -> AnsweringServer:
-    """The server, to be run with a socket of `open_listener`."""
     config = uvicorn.Config(
         app.make(services),
         http=Connection,

@@ -380,7 +380,6 @@ SECTIONS: Mapping[str, type[Any]] = get_type_hints(ServerSettings)
 
 
 def settings(flags: Mapping[str, Any], config_file: str) -> ServerSettings:
-    """Settings from flags, file and defaults; raises SettingsError."""
     values = load_file(config_file, SECTIONS) if config_file else {}
     values |= flags
     sections = {section: build_section(cls, section, values) for section, cls in SECTIONS.items()}

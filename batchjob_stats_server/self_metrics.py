@@ -106,7 +106,6 @@ class ServerMetrics:
 
     @contextmanager
     def time_tsdb_query(self, endpoint: str) -> Iterator[None]:
-        """Time a query to the time series database."""
         start = time.monotonic()
         result = "failed"
         try:

@@ -135,7 +135,6 @@ class Turns:
         return True
 
     def count(self) -> int:
-        """Number of requests of all callers, running or waiting."""
         return self._running_in_all + self.count_waiting()
 
     def count_waiting(self) -> int:
@@ -145,5 +144,4 @@ class Turns:
         return self._running_in_all
 
     def capacity(self) -> int:
-        """Maximum number of requests that run at a time."""
         return int(self._places)

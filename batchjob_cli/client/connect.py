@@ -37,7 +37,6 @@ QueryFunction = Callable[[str, Parameters], "HttpReply"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select a server or the local database."""
     group = parser.add_argument_group("server", "Default: the local database.")
     group.add_argument(
         "--server",
@@ -132,7 +131,6 @@ def _has_read(server: "Server", run: "Run") -> bool:
 
 
 def named_server(given: argparse.Namespace) -> "Server":
-    """The server given by the options; raises SettingsError."""
     from batchjob_cli.client.remote import Server
 
     token = _read_token(given.token_file)
@@ -149,7 +147,6 @@ def _read_token(path: str) -> str:
 
 
 def command_parser(name: str, description: str) -> Parser:
-    """An argument parser with the options that select a server."""
     parser = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
     add_arguments(parser)
     return parser

@@ -33,7 +33,6 @@ DONE, FAILED, USAGE, NOT_FOUND, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 
 
 
 def exit_status(error: SettingsError) -> int:
-    """The exit status of a command that ends with this error."""
     for kind, status in (
         (NotFoundError, NOT_FOUND),
         (RefusedError, REFUSED),

@@ -37,7 +37,6 @@ def end_run(given: argparse.Namespace, verb: str, grace: float) -> int:
 
 
 def delete(given: argparse.Namespace) -> int:
-    """Delete one run, or all that have ended; raises SettingsError."""
     if given.job is not None:
         require_success(named_server(given).request("DELETE", run_path(given), {}))
         print("batchjob: 1 deleted")
@@ -49,7 +48,6 @@ def delete(given: argparse.Namespace) -> int:
 
 
 def logs(given: argparse.Namespace) -> int:
-    """Print the output of a run; raises SettingsError."""
     if given.timestamps:
         raise SettingsError("--timestamps: a server gives the output as it was written")
     parameters = {

@@ -51,7 +51,6 @@ _WIDTH = 100
 
 
 def run(arguments: list[str]) -> int:
-    """Print the report. Raises SettingsError for a wrong flag or file."""
     parser = Parser(
         prog="batchjob doctor",
         description=_DESCRIPTION,

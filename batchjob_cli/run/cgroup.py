@@ -119,7 +119,6 @@ class Cgroup:
         return read_pids(descendants(self.directories[0])) - {0}
 
     def signal(self, number: int) -> None:
-        """Send a signal to every process in it."""
         if number == signal.SIGKILL and self._kill_all():
             return
         signal_all(self.processes, number)

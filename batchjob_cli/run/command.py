@@ -60,7 +60,6 @@ SendMessage = Callable[[str], None]
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command; its exit status. Raises SettingsError."""
     given = _parser().parse_args(arguments)
     if given.server:
         return remote_runs.start(given, _command_words(given))

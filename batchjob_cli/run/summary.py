@@ -140,7 +140,6 @@ def log_started(run: Run) -> None:
 
 
 def log_ended(run: Run) -> None:
-    """Log that the run has ended, or could not start."""
     words = [run.status]
     if run.exit_signal:
         words.append(f"signal {run.exit_signal}")

@@ -191,7 +191,6 @@ def load(engine: Engine, samples: Path, clock: Callable[[], float] = time.time) 
 
 
 def poller_settings(source: DemoSource, url: str, samples: Path) -> PollerSettings:
-    """The settings of the poller that plays it."""
     cluster = ClusterSettings(
         CLUSTER, (source,), (), TsdbOptions(scrape_interval=INTERVAL_SECONDS), str(samples)
     )

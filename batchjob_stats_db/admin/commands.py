@@ -106,7 +106,6 @@ def time_stamp() -> str:
 
 
 def backfill(settings: PollerSettings, given: Arguments) -> int:
-    """Read accounting from a day on, and rebuild the daily sums."""
     settings = select_clusters(settings, given)
     with open_for_writing(settings) as engine:
         service = PollerService(settings, engine)
@@ -123,7 +122,6 @@ def backfill(settings: PollerSettings, given: Arguments) -> int:
 
 
 def recompute_usage(settings: PollerSettings, given: Arguments) -> int:
-    """Measure jobs again, and rebuild the sums of their days."""
     settings = select_clusters(settings, given)
     with open_for_writing(settings) as engine:
         service = PollerService(settings, engine)
@@ -146,7 +144,6 @@ def _roll_up_days(poller: Poller) -> None:
 
 
 def back_up(settings: PollerSettings, given: Arguments) -> int:
-    """Back up the database, and delete the oldest backups."""
     if given.target is None and not settings.backup.directory:
         raise SettingsError("backup: expected a directory or file, or backup.directory")
     url = database_url(settings)
@@ -170,7 +167,6 @@ def back_up(settings: PollerSettings, given: Arguments) -> int:
 
 
 def check_records(settings: PollerSettings, _given: Arguments) -> int:
-    """Print the problems found; status 1 if there are any."""
     with open_for_reading(settings) as engine, engine.connect() as db:
         lines = [*check.findings(db, int(time.time())), *_foreign_targets(settings, db)]
         jobs = db.execute(sa.select(sa.func.count()).select_from(schema.job)).scalar()
@@ -196,7 +192,6 @@ def _foreign_targets(settings: PollerSettings, db: Connection) -> Iterator[str]:
 
 
 def export(settings: PollerSettings, given: Arguments) -> int:
-    """Write job records to standard output, or as Parquet."""
     if (given.format == "parquet") != bool(given.output):
         raise SettingsError("--output: expected with --format parquet, and only with it")
     if given.format == "parquet":

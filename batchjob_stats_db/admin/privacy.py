@@ -123,5 +123,4 @@ def _merge_rows(
 
 
 def _clear_quarantine(db: Connection) -> None:
-    """Clear raw rows in quarantine, which may contain anybody's name."""
     db.execute(sa.update(schema.quarantine).values(raw=""))

@@ -90,7 +90,6 @@ def _row_batches(
 
 
 def _table_columns() -> dict[str, sa.Column[Any]]:
-    """The columns of a table for analysis by name."""
     return {
         _RENAMED.get(each.name, each.name): each
         for each in schema.job.columns

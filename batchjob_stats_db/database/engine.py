@@ -266,7 +266,6 @@ def _quote_path(path: str) -> str:
 
 
 def _file_identity(path: str) -> tuple[int, int] | None:
-    """Device and inode; None if the file does not exist."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

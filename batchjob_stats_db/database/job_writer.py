@@ -237,7 +237,6 @@ def existing_rows(
 def _with_ids(
     records: Iterable[JobRecord], ids: Mapping[JobKey, int]
 ) -> list[tuple[int, JobRecord]]:
-    """The records that have a row, with its id."""
     ids_and_records = ((ids.get(record.key), record) for record in records)
     return [(job_id, record) for job_id, record in ids_and_records if job_id is not None]
 
@@ -274,7 +273,6 @@ def _split_forged(
 
 
 def _existing_step_rows(db: Connection, job_ids: Sequence[int]) -> dict[tuple[int, str], JobValues]:
-    """The existing rows of jobs' steps, by job and name."""
     step = schema.job_step
     return {
         (row[0], row[1]): tuple(row)

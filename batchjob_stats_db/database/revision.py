@@ -27,7 +27,6 @@ def read_revision(connection: Connection) -> str:
 
 
 def newer_version_error(revision: str, where: str) -> DatabaseError:
-    """The error for a database from a newer version."""
     return DatabaseError(
         f"{where}: has schema {revision} of a newer version; this version supports "
         f"{schema.REVISION}; upgrade this program, or restore a backup that it "
@@ -67,7 +66,6 @@ _TABLES_NAMED = 3
 
 
 def unusable_error(url: URL, error: sa.exc.DBAPIError) -> DatabaseError:
-    """The message for a database's error, in one line."""
     message = " ".join(str(error.orig).split()) or type(error.orig).__name__
     database = database_name(url)
     if any(each in message for each in _DAMAGE_MESSAGES):

@@ -71,7 +71,6 @@ def groups_of(db: Connection, username: str, since: int) -> frozenset[str]:
 
 
 def end_all(db: Connection, username: str) -> int:
-    """End all sessions of a user; returns how many."""
     return db.execute(sa.delete(_session).where(_session.c.username == username)).rowcount
 
 

@@ -136,7 +136,6 @@ class Store:
     def write_associations(
         self, associations: Associations, source: str, seconds: float = 0.0
     ) -> None:
-        """Write accounts and members, replacing the previous ones."""
         now = int(self.clock())
         with self.transaction() as db:
             self._register_cluster(db, now)

@@ -264,7 +264,6 @@ def _component_joules(component: str) -> Number:
 
 
 def _emission_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
-    """Emissions of the runs whose measured energy is known."""
     emissions, usage = schema.job_emissions, schema.job_usage
     job = parts.c
     _, measured_cpu_seconds, measured_share = _measured_part(job)

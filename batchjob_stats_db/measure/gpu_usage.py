@@ -135,7 +135,6 @@ def _unidentified(series: Series, node: str, number: int, seconds: float) -> Ite
 
 
 def gpu_columns(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
-    """The columns of job_usage about its GPUs, if known."""
     values: dict[str, float | int] = {"gpus": len(gpus)} if gpus else {}
     known = [
         (each.utilization_ratio, each.observed_seconds)

@@ -41,7 +41,6 @@ _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
 
 def mark_days(db: Connection, cluster: str, days: Collection[int]) -> None:
-    """Mark these days (their midnights) to be rebuilt."""
     write_rows(db, schema.rollup_due, [(cluster, day) for day in sorted(days)])
 
 
@@ -125,14 +124,12 @@ def _drop_rows(db: Connection, cluster: str, table: sa.Table, before: int) -> in
 
 
 def sum_day(db: Connection, cluster: str, day: int) -> None:
-    """Rebuild a day's sums without the user from those by user."""
     for sums in schema.SUMS:
         _sum_into(db, cluster, sums.by_user, sums.by_account, day, day + DAY)
         _sum_into(db, cluster, sums.by_account, sums.by_day, day, day + DAY)
 
 
 def sum_month(db: Connection, cluster: str, time: int) -> None:
-    """Rebuild the sums of a month from its days."""
     for sums in schema.SUMS:
         for days, months in sums.months():
             _sum_into(db, cluster, days, months, month_of(time), next_month(time))
@@ -159,7 +156,6 @@ def _sum_into(
 
 
 def first_day(now: int) -> int:
-    """The midnight of the first day with sums."""
     return day_of(now) - (_KEPT_DAYS - 1) * DAY
 
 
@@ -239,7 +235,6 @@ def waits(*which: ColumnElement[bool]) -> sa.Select[Any]:
 
 
 def add_waits(db: Connection, cluster: str, day: int) -> None:
-    """Write the waits of the jobs that started on a day."""
     job, table = schema.job.c, schema.daily_wait
     rows = waits(job.cluster == cluster, job.start_time >= day, job.start_time < day + DAY)
     names = [column.name for column in table.columns]

@@ -195,7 +195,6 @@ class PollerSettings(NamedTuple):
 
 
 def settings(flags: Mapping[str, Any], config_file: str) -> PollerSettings:
-    """Settings from flags, file and defaults; raises SettingsError."""
     given: dict[str, Any] = {}
     if config_file:
         given = load_file(config_file, SECTIONS, extra_keys=("clusters",))

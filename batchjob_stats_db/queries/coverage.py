@@ -30,7 +30,6 @@ def coverage_by_node(db: Connection, cluster: str, since: int) -> list[RowMappin
 
 
 def polls(db: Connection, cluster: str) -> list[RowMapping]:
-    """The cluster's sources: when each was last read."""
     state = schema.poll_state
     query = sa.select(state).where(state.c.cluster == cluster).order_by(state.c.source)
     return list(db.execute(query).mappings().all())
@@ -51,7 +50,6 @@ class Refusals(NamedTuple):
 
 
 def refusals(db: Connection, cluster: str) -> list[Refusals]:
-    """What was refused of the cluster's sources, by source and rule."""
     bad = schema.quarantine.c
     query = (
         sa.select(bad.source, bad.rule, sa.func.count(), sa.func.max(bad.time))

@@ -372,7 +372,6 @@ def _sort(
 def check_row_limit(
     db: Connection, source: Any, candidates: Sequence[ColumnElement[bool]], what: str
 ) -> None:
-    """Raise TooManyError if more jobs match these conditions than may be read."""
     some = sa.select(_job.id).select_from(source).where(*candidates).limit(MOST_READ + 1)
     count = db.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar() or 0
     if count > MOST_READ:

@@ -31,7 +31,6 @@ LOOKBACK_SECONDS = 60 * DAY
 
 
 def busy_nodes(db: Connection, access: Access, cluster: str) -> list[RowMapping]:
-    """Nodes with visible jobs that run now, and the number of jobs."""
     return list(db.execute(_busy_nodes_query(access), {"cluster": cluster}).mappings().all())
 
 
@@ -132,7 +131,6 @@ _NEIGHBOURS = (
 
 
 def clusters_of(db: Connection, access: Access, node: str) -> list[str]:
-    """Clusters on which a node of this name had a visible job."""
     job, share = schema.job, schema.job_node
     return [
         cluster

@@ -32,7 +32,6 @@ RESOURCES = {
 
 
 def unused_key(resource: str) -> str:
-    """The key of what was allocated and not used."""
     name = RESOURCES[resource][0].removeprefix("measured_").replace("allocated", "unused")
     return name.replace("_peak", "")
 
@@ -80,7 +79,6 @@ def most_failures(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]
 
 
 def failures_by_state(db: Connection, cluster: str, since: int) -> list[RowMapping]:
-    """`state`, `jobs_failed` and `users` of the cluster's jobs that failed since then."""
     job = schema.job.c
     query = _failed_since(job.state).group_by(job.state)
     parameters = {"cluster": cluster, "since": since}

@@ -42,7 +42,6 @@ def _clusters() -> sa.Select[Any]:
 def unfinished_by_state(
     db: Connection, access: Access, cluster: str | None = None
 ) -> list[RowMapping]:
-    """How many jobs wait, run and are suspended, by cluster."""
     return list(db.execute(_unfinished_by_state(access, cluster)).mappings().all())
 
 
@@ -183,7 +182,6 @@ class AccountRecord(NamedTuple):
 
 
 def account_record(db: Connection, cluster: str, account: str) -> AccountRecord | None:
-    """The account; None if it is not in the accounting."""
     accounts, associations = schema.account.c, schema.association.c
     here = accounts.cluster == cluster
     row = db.execute(

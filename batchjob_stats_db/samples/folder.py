@@ -106,7 +106,6 @@ def delete_job(samples: Path, jobid: str) -> bool:
 
 
 def times_and_sizes(folder: Path) -> Iterator[tuple[float, int]]:
-    """Time of the last change and size on disk of a folder's files."""
     for path in files_of(folder):
         try:
             status = path.stat()

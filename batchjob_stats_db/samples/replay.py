@@ -103,7 +103,6 @@ def rate(pair: SamplePair, quantity: Quantity, *of: str) -> float | None:
 
 
 def total_rate(pair: SamplePair, quantity: Quantity) -> float | None:
-    """The sum of the rates of all devices, GPUs and so on."""
     names = [name for name in pair.sample.values if name.quantity == quantity.name]
     found = [each for name in names if (each := _rate(pair, name)) is not None]
     return sum(found) if found else None

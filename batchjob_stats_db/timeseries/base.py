@@ -34,7 +34,6 @@ class JobWindow(NamedTuple):
 
     @property
     def is_displayed(self) -> bool:
-        """Whether the job's time overlaps the range to display."""
         begin, end = self.display_range
         last = self.until if self.end is None else self.end
         return begin < end and begin <= last and end > self.start

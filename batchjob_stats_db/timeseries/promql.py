@@ -163,7 +163,6 @@ def job_selector(
 
 
 def series_selector(query: SeriesQuery, window: JobWindow) -> str:
-    """A selector of the queried series, always with the cluster."""
     return _format_selector(
         {"__name__": [query.metric], "cluster": [window.cluster], **query.where}
     )
@@ -216,7 +215,6 @@ def _format_selector(matchers: Mapping[str, Sequence[str]]) -> str:
 
 
 def matcher(label: str, values: Sequence[str]) -> str:
-    """A matcher of series whose label has one of the values."""
     if len(values) == 1:
         return f"{label}={promql_string(values[0])}"
     return f"{label}=~{promql_string('|'.join(map(escape_regex, values)))}"
@@ -227,7 +225,6 @@ _SPECIAL = re.compile(r"([.+*?()|\[\]{}^$\\])")
 
 
 def escape_regex(value: str) -> str:
-    """A regular expression that matches only this text."""
     return _SPECIAL.sub(r"\\\1", value)
 
 
@@ -256,5 +253,4 @@ def seconds_of(batch: Sequence[JobWindow]) -> int:
 
 
 def end_of(batch: Sequence[JobWindow]) -> int:
-    """When the last window of the batch ends."""
     return max(window.until for window in batch)

@@ -20,12 +20,10 @@ CARRIED_SECONDS = 900  # how long before a rerun to look for the last value of t
 
 
 def is_reset(before: float, after: float) -> bool:
-    """Whether a counter was reset between two samples."""
     return after < before - _NOISE * abs(before)
 
 
 def is_unchanged(one: float, other: float) -> bool:
-    """Whether a counter did not change between two samples."""
     return abs(one - other) <= _NOISE * max(abs(one), abs(other))
 
 
@@ -157,7 +155,6 @@ def sum_segments(series: Sequence[Sequence[Segment]]) -> list[Segment]:
 
 
 def mean_rates(parts: Iterable[Segment], bins: Bins) -> list[Point]:
-    """The mean rate in each interval: the growth of the counter within it."""
     weighted: dict[int, list[tuple[float, float]]] = {}  # (seconds, rate)
     for part in parts:
         for index in range(bins.index_at(math.nextafter(part.begin, math.inf)), bins.bin_count):

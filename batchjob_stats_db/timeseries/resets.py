@@ -35,7 +35,6 @@ _Window = tuple[float, float, bool]  # of a series: its minimum and last value; 
 def reset_totals(
     ask: Ask, metric: str, span: JobWindow, reset_series: Iterable[Identity], interval: float
 ) -> Iterator[tuple[Identity, float]]:
-    """Totals of these counters of a job; of replicas, the highest."""
     wanted = set(reset_series)
     instances = sorted({dict(identity).get("instance", "") for identity in wanted})
     for first in range(0, len(instances), _INSTANCES_AT_ONCE):
@@ -92,7 +91,6 @@ def _add_window(
 def _read_windows(
     ask: Ask, which: str, begin: float, until: float
 ) -> Iterator[tuple[float, dict[_Labels, _Window]]]:
-    """The windows from `begin` to `until`, in order."""
     if begin >= until:
         return
     found: dict[float, dict[_Labels, list[float]]] = defaultdict(lambda: defaultdict(list))

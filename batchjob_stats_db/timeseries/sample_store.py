@@ -95,19 +95,15 @@ class SampleHistory:
         return self.measure({Statistic.LATEST: metrics}, windows)[Statistic.LATEST]
 
     def measure_cluster(self, *_asked: object) -> None:
-        """See TimeSeriesStore: each job has files of its own."""
         return
 
     def latest(self, *_asked: object, **_more: object) -> list[SeriesValue]:
-        """See TimeSeriesStore: files have samples of jobs alone."""
         return []
 
     def scrape_ratios(self, *_asked: object) -> list[SeriesValue]:
-        """See TimeSeriesStore: files have samples of jobs alone."""
         return []
 
     def node_series(self, *_asked: object) -> list[TimeSeries]:
-        """See TimeSeriesStore: files have samples of jobs alone."""
         return []
 
     def _tallies(self, window: JobWindow) -> _Tallies:

@@ -47,7 +47,6 @@ _CONVERTED_TYPES: Mapping[Any, type] = {in_rfc3339: str, to_milliseconds: int}
 
 
 def row_model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseModel]:
-    """The type of rows with these columns, for the OpenAPI document."""
     fields: dict[str, Any] = {}
     for column in columns:
         kind = next(kind for sql, kind in _TYPES.items() if isinstance(column.type, sql))
@@ -58,7 +57,6 @@ def row_model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseMode
 
 
 def list_type(row: type[BaseModel]) -> Any:
-    """The type of an answer with such rows, for `response_model`."""
     return GenericAlias(list, (row,))
 
 
@@ -169,7 +167,6 @@ _LARGEST = 2**63
 
 
 def encode_cursor(query_key: str, after: After) -> str:
-    """The text for a page that ended there."""
     text = json.dumps([_digest(query_key), *after])
     return base64.urlsafe_b64encode(text.encode()).decode()
 
@@ -189,7 +186,6 @@ def decode_cursor(query_key: str, text: str, kind: type) -> After:
 
 
 def next_page_link(request: Request, params: JobGroupParams, more: After | None) -> dict[str, str]:
-    """The header that links to the next page, if there is one."""
     if more is None:
         return {}
     given = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]

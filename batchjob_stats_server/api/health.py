@@ -35,7 +35,6 @@ async def ready(request: Request) -> PlainTextResponse:
 
 
 def readiness_problem(services: Services) -> str:
-    """Why the server is not ready; "" if it is."""
     try:
         require_current(services.reader)
     except DatabaseError as error:

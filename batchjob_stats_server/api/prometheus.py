@@ -105,7 +105,6 @@ _CLUSTERS = sa.select(schema.cluster.c.name)
 
 
 def _clusters(access: Access, db: LazyConnection) -> Iterable[str]:
-    """Names of all clusters, if the caller has a login on each."""
     if all(login.cluster for login in access.users):
         return []
     return [row.name for row in read_if_changed(db(), _CLUSTERS)]

@@ -44,7 +44,6 @@ _ERRORS: tuple[tuple[type[QueryError], int, str], ...] = (
 
 
 def install(app: FastAPI) -> None:
-    """Answer the errors of the gate so that clients of Prometheus understand them."""
     for error, status, kind in _ERRORS:
         app.add_exception_handler(error, _error_handler(status, kind))
     app.add_exception_handler(Unavailable, _error_handler(503, "unavailable"))

@@ -61,12 +61,10 @@ def sources_of(services: "Services") -> ReportSources:
 
 
 def report_of(sources: ReportSources, access: Access, run: RowMapping) -> Report:
-    """The report of a run that the caller may see."""
     return report_from_input(sources, gather_report_input(sources, access, run))
 
 
 def report_from_input(sources: ReportSources, material: ReportInput) -> Report:
-    """The report of a job from what is known of it."""
     return build_report(material, sources.rules, sources.settings.report.pue or None)
 
 

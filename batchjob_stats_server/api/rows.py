@@ -46,7 +46,6 @@ in_rfc3339 = functools.lru_cache(20_000)(rfc3339)  # many rows have the same tim
 
 @functools.cache
 def keys_of(column: str) -> Mapping[str, KeySource]:
-    """The keys of a database column in an answer."""
     if column in _INTERNAL:
         return {}
     key = _RENAMED.get(column, column)
@@ -80,7 +79,6 @@ WINDOW_KEYS: KeySources = (
 
 @functools.lru_cache(256)
 def columns_of_keys(keys: Keys, columns: Names) -> Names:
-    """The columns from which the keys of a job are made."""
     made_of = {name for key, source in WINDOW_KEYS if key in keys for name in source.columns}
     return tuple(
         name for name in columns if name in made_of or not keys_of(name).keys().isdisjoint(keys)

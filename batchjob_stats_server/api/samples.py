@@ -91,7 +91,6 @@ class SampleFilter(NamedTuple):
         )
 
     def accepts(self, who: SampleHeader) -> bool:
-        """Whether a file with this header contains samples of the user."""
         return who.user in self.users
 
     def of_time(self, steps: Iterable[SamplePair]) -> Iterator[SamplePair]:

@@ -59,7 +59,6 @@ def set_session(connection: HTTPConnection, answer: Response, session: str) -> N
 
 
 def pending_name(connection: HTTPConnection) -> str:
-    """The name of the cookie of an unfinished log-in."""
     return f"{cookie_name(connection)}-log-in"
 
 

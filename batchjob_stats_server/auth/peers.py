@@ -38,7 +38,6 @@ def _address(host: str) -> Address | None:
 
 
 def is_in(scope: Scope, networks: Iterable[Network]) -> bool:
-    """Whether the peer's address is in one of the networks."""
     peer = address(scope)
     return peer is not None and any(peer in network for network in networks)
 

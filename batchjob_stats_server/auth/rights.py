@@ -42,7 +42,6 @@ class Principal(NamedTuple):
         return self.person or (self.user, self.clusters)
 
     def as_maker(self) -> Maker:
-        """This person as the maker of a token."""
         if self.process:
             return Maker(self.user, "process", self.process)
         if self.token_id is not None:

@@ -88,7 +88,6 @@ def too_many_requests(seconds: float) -> Problem:
 
 
 def install(app: FastAPI) -> None:
-    """Answer all errors of the application with problem documents."""
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)

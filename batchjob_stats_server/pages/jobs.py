@@ -185,7 +185,6 @@ def _chosen_columns(request: Request) -> Collection[str]:
 
 
 def _store_choice(page: PageRenderer, columns: Sequence[str]) -> Response:
-    """Store the choice in the browser, and show the list again."""
     answer = RedirectResponse(page.address(columns=None), 303)
     answer.set_cookie(
         _COLUMNS_COOKIE, ".".join(columns), max_age=_COOKIE_AGE_SECONDS, httponly=True,
@@ -320,7 +319,6 @@ def _percent(ratio: float) -> str:
 
 
 def _csv_address(page: PageRenderer, is_own: bool) -> str:
-    """The address of the same list of the API, as a CSV file."""
     parameters = page.request.query_params.multi_items()
     kept = [
         (name, value) for name, value in parameters if name not in ("cursor", "limit", "columns")

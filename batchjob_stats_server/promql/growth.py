@@ -63,7 +63,6 @@ class Growth:
             )
 
     def check_regex(self, pattern: str) -> None:
-        """Check a regular expression, which the database compiles."""
         for repetition in _REPETITION.finditer(pattern):
             if repetition["before"] in (")", "}"):
                 raise TooLarge(
@@ -104,7 +103,6 @@ class Growth:
             )
 
     def check_range(self, seconds: float, window: QueryWindow) -> None:
-        """Check the range of a selector, read at each point of a window."""
         limits = self.limits
         if not 0.001 <= seconds <= limits.range_seconds:
             raise TooLarge(
@@ -118,7 +116,6 @@ class Growth:
             )
 
     def check_subquery(self, seconds: float, step: float, window: QueryWindow) -> None:
-        """Check the range and the points of a subquery."""
         self.check_range(seconds, window)
         times = count_evaluations(window)
         self._subqueries += 1

@@ -72,7 +72,6 @@ def check_points(window: QueryWindow, limits: QueryLimits) -> None:
 
 
 def count_evaluations(window: QueryWindow) -> int:
-    """The number of times at which an expression is evaluated."""
     return 1 + int((window.end - window.start) / window.step) if window.step else 1
 
 

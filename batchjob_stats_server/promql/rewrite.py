@@ -89,7 +89,6 @@ def confine_selector(query: str, confinement: Confinement, limits: QueryLimits) 
 
 @contextlib.contextmanager
 def _parser_errors() -> Iterator[None]:
-    """Turn errors of the parser and of its tree into Malformed."""
     try:
         yield
     except QueryError:

@@ -37,7 +37,6 @@ def escape_repeated(text: str) -> Markup:
 
 
 def usage_bar(bar: UsageBar | None) -> Markup:
-    """A fraction as a bar and a number; empty if there is none."""
     if bar is None:
         return Markup()
     if bar.ratio is None:
@@ -129,7 +128,6 @@ def jobid(row: Row) -> Markup:
 
 
 def job_link(row: Row) -> Markup:
-    """A run's id with a link to its page."""
     # The rest of the address is percent-encoded.
     return trusted_html(f'<a href="{links.job_path(row).replace("&", "&amp;")}">{jobid(row)}</a>')
 
@@ -138,7 +136,6 @@ def job_link(row: Row) -> Markup:
 def node_link(
     cluster: str, node: str, since: int | None = None, until: int | None = None
 ) -> Markup:
-    """A node with a link to its page, at a time."""
     path = links.path("clusters", cluster, "nodes", node, since=since, until=until)
     return trusted_html(f'<a href="{escape(path)}">{escape(node)}</a>')
 
@@ -153,13 +150,11 @@ def job_name(row: Row) -> Markup:
 
 @functools.lru_cache(1024)
 def user_link(user: str) -> Markup:
-    """A user with a link to their jobs."""
     return trusted_html(f'<a href="{escape(links.path("jobs", user=user))}">{escape(user)}</a>')
 
 
 @functools.lru_cache(64)
 def cluster_link(cluster: str) -> Markup:
-    """A cluster with a link to its page."""
     return trusted_html(
         f'<a href="{escape(links.path("clusters", cluster))}">{escape(cluster)}</a>'
     )

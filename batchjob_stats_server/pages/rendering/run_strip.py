@@ -53,7 +53,6 @@ _QUANTITIES: tuple[tuple[str, _RunValue, Callable[..., str]], ...] = (
 
 
 def build_strip(runs: Sequence[Row], now: int) -> RunStrip | None:
-    """The strip of these runs; None if there are fewer than two."""
     if len(runs) < 2:
         return None
     rows = [row for each in _QUANTITIES if (row := _strip_row(runs, now, *each))]
