@@ -45,6 +45,7 @@ COMMANDS = (
     Command("job", "batchjob_cli.job", "Show the report of a job, with advice."),
     Command("seff", "batchjob_cli.seff", "Show the efficiency of a job as Slurm's seff does."),
     Command("mail", "batchjob_cli.mail", "Send a mail of Slurm with the report of its job."),
+    Command("notify", "batchjob_cli.notify", "Choose what you are told of your jobs, and how."),
     Command("stats", "batchjob_cli.stats", "Show totals and success rates."),
     Command(
         "metrics", "batchjob_cli.metrics", "Show a job's measurements over time and follow them."

@@ -23,6 +23,7 @@ from batchjob_stats_server.api import (
     runs,
     samples,
     stats,
+    subscriptions,
     tokens,
     usage,
 )
@@ -37,6 +38,7 @@ from batchjob_stats_server.pages import (
     clusters,
     compare,
     job,
+    messages,
     nodes,
     search,
     sign_in,
@@ -60,6 +62,7 @@ ROUTERS = (
     stats.router,
     usage.router,
     tokens.router,
+    subscriptions.router,
     local_runs.router,
 )
 
@@ -74,6 +77,8 @@ PAGES = (
     nodes.router,
     search.router,
     token_page.router,
+    messages.router,
+    messages.links,
     sign_in.router,
     assets.router,
 )
@@ -82,8 +87,11 @@ PAGES = (
 _WITHOUT_JOBS = (
     me.router,
     tokens.router,
+    subscriptions.router,
     local_runs.router,
     token_page.router,
+    messages.router,
+    messages.links,
     sign_in.router,
     assets.router,
 )

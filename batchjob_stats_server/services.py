@@ -47,7 +47,7 @@ class Services(NamedTuple):
 
     settings: ServerSettings
     reader: Engine
-    writer: Engine  # only for tokens and sessions
+    writer: Engine  # only for tokens, sessions and subscriptions
     proxy_secret: str
     factors: SiteFactors
     metrics: ServerMetrics

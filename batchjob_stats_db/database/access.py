@@ -166,3 +166,11 @@ def of_user(
         tuple(sorted(coordinated)),
         clusters=tuple(sorted(whole_clusters)),
     )
+
+
+def coordinates(db: Connection, user: str, cluster: str, account: str) -> bool:
+    """Whether a user coordinates an account, on a cluster or, without one, on any."""
+    return any(
+        each.account == account and cluster in ("", each.cluster)
+        for each in of_user(db, user, cluster).accounts
+    )

@@ -125,6 +125,16 @@ async def refuse_repeated_parameters(request: Request) -> None:
             raise Problem(422, f"body: {error}") from error
 
 
+def require_origin(request: Request) -> None:
+    """Refuse a request without an Origin header, which browsers send with every form.
+
+    The request layer has compared the origin with ours. This prevents cross-site request forgery,
+    since browsers send the credentials of a log-in proxy or provider automatically.
+    """
+    if "origin" not in request.headers:
+        raise Problem(403, "expected a form of this server; programs use the API")
+
+
 async def read_form(request: Request, shown: Collection[str] | None = None) -> dict[str, str]:
     """The fields of a form; raises Problem if one of them stands twice.
 

@@ -32,7 +32,7 @@ from batchjob_stats_server.services import CurrentServices, Services
 
 log = logging.getLogger(__name__)
 
-FORM_PATHS = ("/tokens/",)
+FORM_PATHS = ("/tokens/", "/messages/")
 """Pages with forms that change something."""
 
 

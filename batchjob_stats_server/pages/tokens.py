@@ -11,7 +11,7 @@ from batchjob_stats_db.database import tokens as token_table
 from batchjob_stats_db.days import DAY
 from batchjob_stats_server.api import tokens as api
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import read_form
+from batchjob_stats_server.api.params import read_form, require_origin
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.invalid import describe_error
 from batchjob_stats_server.http.problems import Problem
@@ -31,7 +31,7 @@ def tokens(page: RequestPage) -> Response:
 @router.post("/tokens")
 async def make(page: RequestPage, request: Request) -> Response:
     """Create a token. Its text is shown only in this response."""
-    _require_origin(request)
+    require_origin(request)
     form = await read_form(request, _form_fields(page.principal))
     return await run_in_threadpool(_create_token, page, form)
 
@@ -43,19 +43,9 @@ def revoke(
     token_id: Annotated[int, Path(ge=1, lt=2**63)],
 ) -> Response:
     """Revoke a token, and the tokens that were created with it."""
-    _require_origin(request)
+    require_origin(request)
     api.revoke_token(page, token_id)
     return RedirectResponse("/tokens", 303)
-
-
-def _require_origin(request: Request) -> None:
-    """Refuse a request without an Origin header, which browsers send with every form.
-
-    The request layer has compared the origin with ours. This prevents cross-site request forgery,
-    since browsers send the credentials of a log-in proxy or provider automatically.
-    """
-    if "origin" not in request.headers:
-        raise Problem(403, "expected a form of this server; programs use the API")
 
 
 def _form_fields(principal: Principal) -> list[str]:

@@ -8,7 +8,8 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
-from batchjob_stats_db.database import schema, scripts, tokens
+from batchjob_stats_db.database import schema, scripts, subscriptions, tokens
+from batchjob_stats_db.database.subscriptions import Subscription
 from batchjob_stats_db.database.tokens import Maker, TokenRole
 from batchjob_stats_server import app
 from batchjob_stats_server.app import ROUTERS
@@ -95,9 +96,23 @@ RULES = {
     ("POST", f"{P}/tokens", "viewer"): (401, 403, 403, 201, 201, 201, 201, 403),
     ("POST", f"{P}/tokens", "on c1"): (401, 201, 201, 201, 201, 403, 403, 403),
     ("DELETE", f"{P}/tokens/{{token_id}}", "bob's"): (401, 404, 404, 404, 204, 404, 404, 404),
+    ("GET", f"{P}/messages", ""): (401, *OK),
+    # Bob's are nobody else's, not even an admin's.
+    ("GET", f"{P}/subscriptions", ""): (401, 0, 0, 0, 0, 0, 0, 0),
+    ("POST", f"{P}/subscriptions", "end"): (401, 201, 201, 201, 201, 201, 201, 201),
+    ("POST", f"{P}/subscriptions", "on c1"): (401, 201, 201, 201, 201, 403, 403, 403),
+    ("POST", f"{P}/subscriptions", "of physics"): (401, 422, 201, 422, 422, 422, 422, 422),
+    ("POST", f"{P}/subscriptions", "to an address"): (401, *[422] * 7),
+    ("DELETE", f"{P}/subscriptions/{{subscription_id}}", "bob's"): (401, *[404] * 7),
     ("GET", f"{P}/emission-factors", ""): (401, *OK),
 }
 CERTIFICATE_UNITS = {"vera": "viewer", "root": "admin"}
+SUBSCRIPTION_REQUESTS = {
+    "end": {"event": "end"},
+    "on c1": {"event": "end", "cluster": "c1"},
+    "of physics": {"event": "digest", "account": "physics"},
+    "to an address": {"event": "end", "target": "eve@example.net"},
+}
 TOKEN_REQUESTS = {
     "": {"label": "x"},
     "for bob": {"label": "x", "user": "bob"},
@@ -114,6 +129,9 @@ def services(services, tmp_path):
         for row in db.execute(sa.select(schema.job).where(schema.job.c.cluster == "c1")).all():
             if row.jobid in ("1", "2", "3") and row.submit_time == NOW - 7200:
                 scripts.store(db, [row.id], "#!/bin/sh\nexport TOKEN=...\n", 100)
+        subscriptions.write_offer(db, ["c1"], subscriptions.Offer(("mail",)), NOW)
+        row = Subscription(0, "bob", "end", "mail", "", "", "", "", "", 0, NOW)
+        subscriptions.add(db, row)
     write_sample_file(tmp_path, "2", "bob", [NOW - 5000])
     return with_samples(services, tmp_path)._replace(histories=TimeSeriesPool(()))
 
@@ -199,7 +217,7 @@ def test_token_with_revoked_parent_or_unprivileged_maker_is_rejected(
     assert wrong_answers("nobody", client, headers, token_headers, services) == []
 
 
-ROUTES_WITHOUT_CLUSTER = ("", "/", "/me", "/clusters", "/emission-factors")
+ROUTES_WITHOUT_CLUSTER = ("", "/", "/me", "/clusters", "/messages", "/emission-factors")
 
 
 @pytest.mark.parametrize("role", CLUSTER_LOGINS)
@@ -238,12 +256,13 @@ def send(rule, client, headers, token_headers, services):
     method, path, query = rule
     if method == "DELETE":
         (bearer,) = token_headers("bob").values()
-        path = path.format(token_id=token_id(services, bearer))
+        path = path.format(token_id=token_id(services, bearer), subscription_id=1)
     elif "{" in path:
         path = path[: path.index("{")] + query
     elif method == "GET" and query:
         path = f"{path}?{query}"
-    body = TOKEN_REQUESTS[query] if method == "POST" else None
+    requests = SUBSCRIPTION_REQUESTS if path.endswith("/subscriptions") else TOKEN_REQUESTS
+    body = requests[query] if method == "POST" else None
     return client.request(method, path, headers=headers, json=body)
 
 
@@ -266,8 +285,11 @@ def token_id(services, bearer):
 
 
 # Routes that name neither jobs nor other users; those of tokens have audit lines of their own.
-ROUTES_WITHOUT_JOBS = {P, f"{P}/", f"{P}/me", f"{P}/tokens", f"{P}/tokens/{{token_id}}",
-                       f"{P}/emission-factors"}  # fmt: skip
+ROUTES_WITHOUT_JOBS = {
+    *(P + route for route in ("", "/", "/me", "/tokens", "/tokens/{token_id}", "/messages")),
+    *(P + route for route in ("/subscriptions", "/subscriptions/{subscription_id}")),
+    f"{P}/emission-factors",
+}
 
 
 @pytest.mark.parametrize("role", ["alice", "dave", "vera", "root"])
@@ -297,7 +319,9 @@ def test_audit_log_has_the_question_of_every_page_about_others(proxy_client, cap
             client.get(path, follow_redirects=False)
             if not any(f"asked for {path!r}" in message for message in caplog.messages):
                 silent.add(route.path)
-    assert silent == {"/tokens", "/signed-out", "/static/{name}"}
+    assert silent == {
+        "/tokens", "/messages", "/unsubscribe", "/signed-out", "/static/{name}",
+    }  # fmt: skip
 
 
 def test_usage_sums_of_cluster_viewer_cover_only_that_cluster(client, token_headers):
