@@ -146,6 +146,9 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
         "install -m 644 batchjob.asc": _RELEASED,
     },
     "docs/report.md": {"curl -H": _CLUSTER},
+    "docs/messages.md": {
+        "batchjob notify": _done("batchjob_cli/client/test_notify"),
+    },
     "docs/run.md": {
         "batchjob run --name train": _SHELL_BLOCKS,
         "export BATCHJOB_SERVER=": _done("security/test_remote_runs"),

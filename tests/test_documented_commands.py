@@ -191,7 +191,7 @@ READERS = (
     (lambda _, keys: "rules" in keys, lambda path: load_rules(str(path))),
     (lambda page, _: page == "docs/run.md", lambda path: run_configuration(str(path))),
     (
-        lambda page, keys: keys & {"backup", "clusters", "poll"} or keys == {"tsdb"},
+        lambda page, keys: keys & {"backup", "clusters", "messages", "poll"} or keys == {"tsdb"},
         lambda path: poller_settings({}, str(path)),
     ),
     (

@@ -43,6 +43,8 @@ RULES = {
     # A script is its user's and the admins' alone.
     ("/jobs/{jobid}/script", "2"): (401, 404, 404, 404, "bob"),
     ("/tokens", ""): (401, NONE, NONE, NONE, NONE),
+    ("/messages", ""): (401, NONE, NONE, NONE, NONE),
+    ("/unsubscribe", "user=alice&signature=forged"): (403, 403, 403, 403, 403),
     ("/compare", "job=2&job=3"): (401, NONE, "carol", "bob carol", "bob carol"),
     ("/search", "q=1"): (401, MINE, 303, MINE, MINE),
     ("/search", "q=bob"): (401, NONE, NONE, 303, 303),
@@ -50,7 +52,10 @@ RULES = {
     ("/search", "q=n002"): (401, NONE, 303, 303, 303),
 }
 OPEN = {"/signed-out", "/static/{name}"}
-CHANGING = {"/sign-in", "/sign-out", "/tokens", "/tokens/{token_id}/revoke"}
+CHANGING = {
+    "/sign-in", "/sign-out", "/tokens", "/tokens/{token_id}/revoke", "/messages",
+    "/messages/{subscription_id}/remove", "/unsubscribe",
+}  # fmt: skip
 SECRETS = {"bob": ("=cmd()", "chem"), "carol": ("n002",)}
 
 
@@ -118,6 +123,7 @@ def test_pages_accept_either_get_or_post():
 
 
 REFUSED = {
+    (403, "/unsubscribe"),
     (404, "/jobs/{jobid}"), (404, "/jobs/{jobid}/script"), (404, "/embed/jobs/{jobid}"),
     (404, "/clusters/{cluster}/accounts/{account}"), (303, "/search"),
 }  # fmt: skip
