@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from batchjob.local_runs.directory import RUNS, SAMPLES
 from batchjob.quantities.sample import SampleHeader
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.writer import SUFFIX
@@ -19,12 +20,16 @@ class NoSuchJob(ValueError):
 
 
 def samples_problem(samples: Path) -> str:
-    """Why there are no samples in a configured directory; "" if there are some."""
+    """Why there are no samples in a configured directory; "" if there are some.
+
+    The directory that `up` made in its data directory may be empty: nothing has run yet.
+    """
     try:
         has_jobs = any(each.is_dir() for each in samples.iterdir())
     except OSError as error:
         return f"{samples}: {error.strerror}"
-    return "" if has_jobs else f"{samples}: it contains samples of no job"
+    is_ours = samples.name == SAMPLES and (samples.parent / RUNS).is_dir()
+    return "" if has_jobs or is_ours else f"{samples}: it contains samples of no job"
 
 
 def folder_of(samples: Path, jobid: str) -> Path:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob.local_runs.directory import RUNS, SAMPLES, create_directory
 from batchjob.quantities.sample import JobSample, SampleHeader, SampleKey
 from batchjob_stats_db.samples.folder import (
     NoSuchJob,
@@ -15,6 +16,7 @@ from batchjob_stats_db.samples.folder import (
     folder_of,
     folders,
     jobid_of,
+    samples_problem,
 )
 from batchjob_stats_db.samples.recorder import expire
 from batchjob_stats_db.samples.writer import Writer
@@ -28,6 +30,16 @@ def write_sample(samples, jobid, at=0.0, user="alice"):
     file.close()
     os.utime(file.path, (at, at))
     return file.path
+
+
+def test_directory_without_jobs_is_a_problem_unless_it_is_new_in_a_data_directory(tmp_path):
+    configured = create_directory(tmp_path / "elsewhere", SAMPLES)
+    assert samples_problem(configured) == f"{configured}: it contains samples of no job"
+    own = create_directory(tmp_path / "data", SAMPLES)
+    create_directory(tmp_path / "data", RUNS)
+    assert samples_problem(own) == ""
+    own.rmdir()
+    assert samples_problem(own) == f"{own}: No such file or directory"
 
 
 @pytest.mark.parametrize(
