@@ -1,16 +1,22 @@
 """`batchjob job`: the report of one job."""
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from batchjob.local_runs import history
 from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.formatting import size
+from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import local_zone
+from batchjob.schedulers import registry
+from batchjob.schedulers.states import JobState
+from batchjob.schedulers.submission import NextRequest
 from batchjob_cli.client.answer import parse_rows, require_success
 from batchjob_cli.client.connect import (
     QueryFunction,
@@ -22,6 +28,7 @@ from batchjob_cli.client.connect import (
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.table import add_zone, print_text
 
+_LATEST = 50  # jobs of a name, among which one may have ended
 _MAX_LISTED = 10  # maximum jobs listed if several have the name
 
 
@@ -33,22 +40,30 @@ def run(arguments: list[str]) -> int:
     add(
         "id",
         metavar="JOB",
+        nargs="?",
         help="job id in the notation of the scheduler, or its name; for a local run a prefix of "
-        "its id is enough",
+        "its id is enough; with --script FILE, the last job of the script's name is the default",
     )
     add("--cluster", help="cluster, if several have a job with this id")
     add("--format", choices=("text", "json", "markdown", "html", "seff"), default="text",
         help="output format (default: text)")  # fmt: skip
     add(
-        "--script", action="store_true", help="print its batch script instead, if the site keeps it"
-    )
+        "--script", nargs="?", const="", metavar="FILE",
+        help="print FILE, a batch script, with the request that the report advises; without FILE, "
+        "print the job's own script, if the site keeps it",
+    )  # fmt: skip
     add_zone(parser)
     given = parser.parse_args(arguments)
-    if not given.id.strip():
+    if given.id is None and given.script:
+        given.id = _last_job_of(given, _read_script(given.script))
+    if not (given.id or "").strip():
         raise SettingsError("JOB: expected an id or a name")
     query, jobid = reachable_server(given), find_jobid(given)
-    if given.script:
+    if given.script == "":
         return _print_script(given.id, _query_scripts(given, query, jobid))
+    if given.script is not None:
+        given.format = "json"
+        return _print_corrected(given.script, query_report(given, query, jobid))
     text = query_report(given, query, jobid)
     if given.format in ("text", "markdown"):
         print_text(text.rstrip("\n"))
@@ -109,6 +124,46 @@ def _query_scripts(
         return [dict(row) for row in kept]
     answer = query(f"jobs/{quote(jobid, safe='')}/script", _parameters(given))
     return parse_rows(answer, ("script", "whole_bytes"))
+
+
+def _read_script(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--script: {file}: {reason(error)}") from error
+
+
+def _last_job_of(given: argparse.Namespace, script: str) -> str:
+    """The id of the last ended job with the script's name: that in it, else that of its file."""
+    submissions = [each.load_submission() for each in registry.SCHEDULERS]
+    names = [name for each in submissions if each for name in each.job_names(script)]
+    name = names[0] if names else Path(given.script).name
+    wanted = {"name": name, "limit": _LATEST, **_parameters(given)}
+    for page in job_pages(given, wanted, _LATEST, ("jobid", "state")):
+        for row in page:
+            if not JobState(row["state"]).is_live:
+                return str(row["jobid"])
+    raise NotFoundError(f"no job called {name!r} has ended; expected JOB before --script")
+
+
+def _print_corrected(file: str, report: str) -> int:
+    """Print a batch script with the request of a report, and say on stderr how it was reckoned."""
+    script, again = _read_script(file), json.loads(report)["resubmission"]
+    if again is None:
+        sys.stdout.write(script)
+        print("batchjob: the job's report advises no other request", file=sys.stderr)
+        return 0
+    (scheduler,) = (each for each in registry.SCHEDULERS if each.name == again["scheduler"])
+    submission, request = scheduler.load_submission(), NextRequest(**again["request"])
+    assert submission is not None  # only jobs of such schedulers have a resubmission
+    sys.stdout.write(submission.corrected_script(script, request))
+    print(f"batchjob: {again['basis']}", file=sys.stderr)
+    for what in submission.unplaced(script, request):
+        print(
+            f"batchjob: {what} are not changed: the script does not say how it requests them",
+            file=sys.stderr,
+        )
+    return 0
 
 
 def _parameters(given: argparse.Namespace) -> dict[str, str]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from batchjob.schedulers.cluster import ClusterModule, DetectedCluster
     from batchjob.schedulers.layout import Layout
     from batchjob.schedulers.node import JobManager
+    from batchjob.schedulers.submission import Submission
 
 
 class SourceEntry(NamedTuple):
@@ -40,6 +41,7 @@ class Scheduler(NamedTuple):
     # How to request memory and time, for `str.format`.
     memory_request: str = ""  # {mib}: MiB of each node, {all}: of all nodes together
     time_request: str = ""  # {hms}: [H]H:MM:SS
+    submission: str = ""  # the module that knows its options for submit lines and scripts
     cluster: str = ""  # the module that queries the state of its cluster
     command: str = ""  # if this command exists, the cluster can be queried from this host
     address_option: str = ""  # the option of ClusterOptions to query it without a command
@@ -51,6 +53,12 @@ class Scheduler(NamedTuple):
 
     def load_cluster_module(self) -> "ClusterModule":
         return cast("ClusterModule", importlib.import_module(self.cluster).CLUSTER)
+
+    def load_submission(self) -> "Submission | None":
+        """Import the module that knows its options; None: it has none."""
+        if not self.submission:
+            return None
+        return cast("Submission", importlib.import_module(self.submission).SUBMISSION)
 
 
 _PACKAGE = "batchjob.schedulers"
@@ -68,6 +76,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         ),
         other_sources=("squeue", "scontrol"), reasons_module=f"{_PACKAGE}.slurm.states",
         memory_request="--mem={mib}M", time_request="--time={hms}",
+        submission=f"{_PACKAGE}.slurm.submission",
         cluster=f"{_PACKAGE}.slurm.cluster", command="scontrol", address_option="slurmrestd_url",
         memory_sampling_seconds=30),  # slurm.conf: the default of JobAcctGatherFrequency
     Scheduler("pbs", f"{_PACKAGE}.pbs.node",
@@ -79,6 +88,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         ),
         reasons_module=f"{_PACKAGE}.pbs.states",
         memory_request="-l mem={all}mb", time_request="-l walltime={hms}",
+        submission=f"{_PACKAGE}.pbs.submission",
         cluster=f"{_PACKAGE}.pbs.cluster", command="pbsnodes"),
     Scheduler("lsf", f"{_PACKAGE}.lsf.node",
         (
@@ -89,6 +99,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
                 "LSF's recent jobs, by bjobs -json"),
         ),
         reasons_module=f"{_PACKAGE}.lsf.states",
+        submission=f"{_PACKAGE}.lsf.submission",
         cluster=f"{_PACKAGE}.lsf.cluster", command="bhosts"),
     Scheduler("local", "batchjob.local_runs.node",
         (SourceEntry("runs", "batchjob.local_runs.accounting", "local runs of this machine"),)),

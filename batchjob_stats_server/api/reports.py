@@ -14,6 +14,7 @@ from batchjob.quantities.job import CPU_SECONDS, MEMORY_PEAK
 from batchjob.quantities.quantity import Statistic
 from batchjob.schedulers.node_names import without_port
 from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.job_usage import JobToMeasure
@@ -22,6 +23,7 @@ from batchjob_stats_db.queries.similar import same_name, short_jobs, similar
 from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.queries.stats import usual_wait_seconds
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
+from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.job_curves import job_series
 from batchjob_stats_server.options import ServerSettings
 from batchjob_stats_server.promql.histories import TimeSeriesPool
@@ -52,12 +54,14 @@ class ReportSources(NamedTuple):
     histories: TimeSeriesPool
     rules: tuple[AdviceRule, ...]
     clock: Callable[[], float] = time.time
+    readings: ClusterReadings | None = None
 
 
 def sources_of(services: "Services") -> ReportSources:
     return ReportSources(
-        services.settings, services.reader, services.histories, services.rules, services.clock
-    )
+        services.settings, services.reader, services.histories, services.rules, services.clock,
+        services.readings,
+    )  # fmt: skip
 
 
 def report_of(sources: ReportSources, access: Access, run: RowMapping) -> Report:
@@ -77,6 +81,9 @@ def gather_report_input(sources: ReportSources, access: Access, run: RowMapping)
     now = int(sources.clock())
     with sources.reader.connect() as db:
         material, job = _from_database(db, access, run, settings.tsdb.policy(), now)
+    if run["state"] == JobState.OUT_OF_MEMORY and sources.readings:
+        largest = _largest_node_bytes(sources.readings, run["cluster"], now)
+        material = material._replace(largest_node_bytes=largest)
     if job and sources.histories.has_store:
         try:
             with sources.histories.acquire() as history:
@@ -84,6 +91,12 @@ def gather_report_input(sources: ReportSources, access: Access, run: RowMapping)
         except Exception as error:  # the rest is shown, whatever a node made of its series
             log.warning("the report of job %s has no usage by node: %r", job.jobid, error)
     return material
+
+
+def _largest_node_bytes(readings: ClusterReadings, cluster: str, now: int) -> float | None:
+    reading = readings.of(cluster, now)
+    nodes = reading.nodes.values() if reading else ()
+    return max((node.amounts.get("memory_bytes", 0.0) for node in nodes), default=0.0) or None
 
 
 def _from_database(
@@ -95,6 +108,7 @@ def _from_database(
     inputs = ReportInput(
         dict(job), now, parts.get("gpus", ()), parts.get("emissions", ()),
         similar=jobs, alike=alike, short_jobs=short_jobs(db, access, job),
+        script=_own_script(db, access, job),
         steps=parts.get("steps", ()), shares=parts.get("nodes", ()),
         usual_wait=_usual_wait(db, job, now),
         runs_of_name=[
@@ -103,6 +117,12 @@ def _from_database(
         ],
     )  # fmt: skip
     return inputs, span_of(db, access, job["id"], policy, now)
+
+
+def _own_script(db: Connection, access: Access, job: Row) -> str:
+    """Its batch script, which may have secrets; "" for jobs of others."""
+    own = Access(users=access.users)
+    return next((str(row["script"]) for row in scripts.of_jobs(db, own, [job["id"]])), "")
 
 
 def _usual_wait(db: Connection, job: Row, now: int) -> float | None:

@@ -71,7 +71,7 @@ def build_report(
         similar=_compare(inputs),
         advice=advice,
         silent=silent,
-        resubmission=resubmission(inputs, quantities),
+        resubmission=resubmission(inputs, [each.rule for each in advice]),
     )  # fmt: skip
 
 

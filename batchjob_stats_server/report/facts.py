@@ -89,11 +89,6 @@ def _times_nodes(
     return value
 
 
-def _memory_to_request(inputs: ReportInput) -> float | None:
-    need = right_size.node_memory_need(inputs)
-    return None if need is None else right_size.round_memory(need)
-
-
 def _in_words(
     write: Callable[[Row, float], str], amount: Callable[[ReportInput], float | None]
 ) -> Callable[[ReportInput], FactValue]:
@@ -291,12 +286,12 @@ FACTS: Mapping[str, JobFact] = {
     "memory_to_ask": JobFact(
         "bytes",
         "`memory_need` plus 20 %, rounded up, for all nodes.",
-        _times_nodes(_memory_to_request),
+        _times_nodes(right_size.node_memory_to_request),
     ),
     "memory_request": JobFact(
         "word",
         "`memory_to_ask` in the notation of the scheduler.",
-        _in_words(memory_request, _memory_to_request),
+        _in_words(memory_request, right_size.node_memory_to_request),
     ),
     "memory_after_kill": JobFact(
         "word",

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchjob.judgements import AT_LEAST
+from batchjob.runtime.formatting import energy, format_count, format_duration, size
+from batchjob.schedulers.submission import NextRequest
 from batchjob_stats_db.measure.gpu_usage import UNIDENTIFIED
 from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES, RUNNING
 
@@ -205,12 +207,34 @@ class Advice:
 
 @dataclass(frozen=True)
 class Resubmission:
-    """The submit line with a request that fits this job and earlier ones of its name."""
+    """The submit line with the request that the advice of the report asks for, and what it saves.
 
-    line: str
+    Amounts are negative where more is to be requested.
+    """
+
+    line: str  # "": the line holds nothing of the request
+    scheduler: str
+    request: NextRequest
+    basis: str  # how it was reckoned
     runs: int  # number of earlier runs
-    saved_memory_bytes: int  # over all nodes
+    saved_cpus: int  # like the following ones, over all nodes
+    saved_gpus: int
+    saved_memory_bytes: int
     saved_seconds: int  # of the time limit
+    saved_joules: float | None  # what the CPUs and GPUs used while idle, if it was measured
+
+    def savings(self, elapsed: float | None) -> str:
+        """`3 GPUs for 5 h 30 min, 1.5 kWh`; "" if nothing is saved."""
+        counts = ((self.saved_gpus, "GPU"), (self.saved_cpus, "CPU"))
+        words = [format_count(number, what) for number, what in counts if number > 0]
+        words += [size(self.saved_memory_bytes)] if self.saved_memory_bytes > 0 else []
+        hours = f" for {format_duration(elapsed)}" if elapsed else ""
+        words = [f"{each}{hours}" for each in words]
+        if self.saved_joules:
+            words.append(energy(self.saved_joules))
+        if self.saved_seconds > 0:
+            words.append(f"{format_duration(self.saved_seconds)} of the time limit")
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -286,6 +310,7 @@ class ReportInput(NamedTuple):
     shares: Sequence[Row] = ()  # its allocation on each node
     usual_wait: float | None = None  # seconds; for a waiting job: of others in its partition
     runs_of_name: Sequence[Row] = ()  # its latest other runs in any state, with NAMED_RUN_COLUMNS
+    script: str = ""  # its batch script, if the site keeps it and it is the reader's own
     largest_node: Mapping[
         str, float
     ] = {}  # of its cluster: cpus, memory_bytes and gpus; {}: unknown

@@ -1,90 +1,81 @@
-"""A job's submit line with the resources that its runs needed, and what that saves.
+"""A job's submit line with the request that its report advises, and what that saves."""
 
-For Slurm only, where options on the command line override those in the script.
-"""
+from collections.abc import Collection
 
-from collections.abc import Sequence
-
-from batchjob.judgements import WORTHWHILE_REDUCTION
-from batchjob.runtime.formatting import format_clock
-from batchjob.schedulers.states import JobState
-from batchjob_stats_server.report.conditions import FactValues
+from batchjob.schedulers import registry
+from batchjob.schedulers.submission import NextRequest
+from batchjob_stats_server.report import explain, right_size
 from batchjob_stats_server.report.model import ReportInput, Resubmission, Row
 
-MIN_EARLIER_RUNS = 3  # in addition to the job itself; with fewer, one outlier would decide
-_COMMANDS = ("sbatch", "srun", "salloc")
-_MEMORY_OPTIONS = ("--mem", "--mem-per-cpu", "--mem-per-gpu")
-_TIME_OPTIONS = ("--time", "-t")
-# Options of sbatch without a value; others take the next word unless they contain "=".
-_FLAGS = frozenset(
-    (
-        *("--contiguous", "--exclusive", "--hold", "-H", "--ignore-pbs", "--no-kill", "-k"),
-        *("--no-requeue", "--overcommit", "-O", "--oversubscribe", "-s", "--parsable"),
-        *("--quiet", "-Q", "--requeue", "--reboot", "--spread-job", "--test-only"),
-        *("--use-min-nodes", "--verbose", "-v", "--wait", "-W"),
-    )
+_FEWER_CPUS = {"low-cpu", "single-threaded"}
+_FEWER_GPUS = {"gpu-unused", "gpu-partly-unused"}
+_PLUS = "The highest need of this and {earlier} plus 20 %, rounded up."
+_DOUBLED = (
+    "What larger or longer runs of the name needed plus 20 %, else twice what was too little."
 )
 
 
-def resubmission(inputs: ReportInput, values: FactValues) -> Resubmission | None:
-    """A submit line with lower limits; None if the runs do not show that less is enough."""
-    job = inputs.job
-    options: list[tuple[Sequence[str], str]] = []
-    if not _is_comparable(inputs):
+def resubmission(inputs: ReportInput, given: Collection[str]) -> Resubmission | None:
+    """The request of the rules whose advice is given; None if they ask for no other one."""
+    job, request = inputs.job, _request(inputs, set(given))
+    scheduler = registry.find_by_source(job["source"])
+    submission = scheduler.load_submission() if scheduler else None
+    if scheduler is None or submission is None or request == _as_before(job):
         return None
-    memory, seconds = values["memory_to_ask"], values["time_to_ask"]
-    saved_bytes = saved_seconds = 0.0
-    if isinstance(memory, float | int) and _is_worthwhile(memory, job["allocated_memory_bytes"]):
-        saved_bytes = job["allocated_memory_bytes"] - memory
-        options.append(
-            (_MEMORY_OPTIONS, f"--mem={round(memory / (job['allocated_nodes'] or 1)) >> 20}M")
-        )
-    if isinstance(seconds, float | int) and _is_worthwhile(seconds, job["time_limit_seconds"]):
-        saved_seconds = job["time_limit_seconds"] - seconds
-        options.append((_TIME_OPTIONS, f"--time={format_clock(seconds)}"))
-    line = job["submit_line"]
-    for names, option in options:
-        line = with_option(line, names, option)
-    if line == job["submit_line"]:
-        return None
-    return Resubmission(line, len(inputs.similar), int(saved_bytes), int(saved_seconds))
+    other = submission.recorded(job["requested_resources"]) or "\n".join(
+        line for line in inputs.script.split("\n") if line.startswith(submission.directive)
+    )
+    nodes, held_gpus = request.nodes, job["gpus_held"] or 0
+    cpus = 0 if request.cpus is None else (request.held_cpus or 0) - request.cpus
+    gpus = 0 if request.gpus is None else held_gpus - request.gpus * nodes
+    memory = (
+        0 if request.memory_mib is None else (request.held_memory_mib or 0) - request.memory_mib
+    )
+    limit = job["time_limit_seconds"]
+    earlier = f"{len(inputs.similar)} earlier runs" if inputs.similar else "no earlier run"
+    return Resubmission(
+        submission.corrected_line(job["submit_line"], other, request),
+        scheduler.name,
+        request,
+        _DOUBLED if {"out-of-memory", "time-limit-reached"} & set(given)
+        else _PLUS.format(earlier=earlier),
+        len(inputs.similar), cpus * nodes, gpus, (memory << 20) * nodes,
+        int(limit - request.seconds) if limit and request.seconds else 0,
+        _idle_joules(job, cpus / (request.held_cpus or 1), gpus / (held_gpus or 1)),
+    )  # fmt: skip
 
 
-def _is_comparable(inputs: ReportInput) -> bool:
-    """Whether it completed, as did enough runs of its name, and was submitted with Slurm."""
-    job: Row = inputs.job
-    return (
-        job["state"] == JobState.COMPLETED
-        and inputs.alike == "name"
-        and len(inputs.similar) >= MIN_EARLIER_RUNS
-        and (job["submit_line"].split(" ", 1)[0].rpartition("/")[2] in _COMMANDS)
+def _request(inputs: ReportInput, given: set[str]) -> NextRequest:
+    memory = seconds = None
+    if "out-of-memory" in given:
+        memory = right_size.node_memory_after_kill(inputs)
+    elif given & {"memory-oversized", "memory-near-limit"}:
+        memory = right_size.node_memory_to_request(inputs)
+    if "time-limit-reached" in given:
+        seconds = right_size.seconds_after_timeout(inputs)
+    elif "time-limit-too-long" in given:
+        seconds = right_size.seconds_to_request(inputs)
+    before = _as_before(inputs.job)
+    return NextRequest(
+        before.nodes, before.held_cpus, before.held_memory_mib,
+        right_size.node_cpus_to_request(inputs) if given & _FEWER_CPUS else None,
+        None if memory is None else int(memory) >> 20,
+        right_size.node_gpus_to_request(inputs) if given & _FEWER_GPUS else None,
+        None if seconds is None else int(seconds),
+    )  # fmt: skip
+
+
+def _as_before(job: Row) -> NextRequest:
+    nodes, cpus, memory = (job[f"allocated_{what}"] for what in ("nodes", "cpus", "memory_bytes"))
+    nodes = nodes or 1
+    is_even = cpus and not cpus % nodes
+    return NextRequest(
+        nodes, int(cpus // nodes) if is_even else None, memory // nodes >> 20 if memory else None
     )
 
 
-def _is_worthwhile(reduced: float, current: float | None) -> bool:
-    """Whether the reduction is large enough to suggest."""
-    return current is not None and reduced < WORTHWHILE_REDUCTION * current
-
-
-def with_option(line: str, names: Sequence[str], option: str) -> str:
-    """Replace the options with these names by `option`, or else insert it before all others.
-
-    Words from the script's name on belong to the script, and are kept.
-    """
-    words = line.split(" ")
-    kept, position, is_placed = words[:1], 1, False
-    while position < len(words) and (words[position].startswith("-") or not words[position]):
-        word = words[position]
-        name, equals, _ = word.partition("=")
-        is_attached = len(word) > 2 and not word.startswith("--")  # like -t30
-        name = name[:2] if is_attached else name
-        width = 1 if equals or is_attached or not word or name in _FLAGS else 2
-        if name not in names:
-            kept += words[position : position + width]
-        elif not is_placed:
-            kept.append(option)
-            is_placed = True
-        position += width
-    if not is_placed:
-        kept.insert(1, option)
-    return " ".join(kept + words[position:])
+def _idle_joules(job: Row, cpus: float, gpus: float) -> float | None:
+    """The idle energy of the job's nodes and GPUs for these parts of its CPUs and GPUs."""
+    host, gpu = job["usage_energy_host_idle_joules"], job["usage_energy_gpu_idle_joules"]
+    saved = float(cpus * (host or 0.0) + gpus * (gpu or 0.0))
+    return saved if saved > 0 and explain.is_measured(job) else None

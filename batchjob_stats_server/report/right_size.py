@@ -49,6 +49,12 @@ def node_memory_need(inputs: ReportInput) -> float | None:
     return _highest((*map(_node_memory_peak, (inputs.job, *inputs.similar)), *had))
 
 
+def node_memory_to_request(inputs: ReportInput) -> int | None:
+    """Memory of each node for the highest need, in bytes."""
+    need = node_memory_need(inputs)
+    return None if need is None else round_memory(need)
+
+
 def _node_memory_peak(job: Row) -> float | None:
     """The peak of one node, or the mean over nodes if larger; a lower bound of the need."""
     peak = job["memory_used_bytes"]
@@ -74,7 +80,7 @@ def node_memory_after_kill(inputs: ReportInput) -> float | None:
         return None
     known = _highest(map(_node_memory_peak, inputs.similar)) or 0.0
     request = round_memory(known) if known > too_little else 2 * too_little
-    largest = inputs.largest_node.get("memory_bytes")
+    largest = inputs.largest_node_bytes
     return min(request, largest) if largest and largest > too_little else request
 
 

@@ -253,6 +253,20 @@ def _similar_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
                    f"{this}median {format_value(each.median)}, {middle_half}{below}")  # fmt: skip
 
 
+def _next_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
+    """What to request next time."""
+    again = report.resubmission
+    if again is None:
+        return
+    if again.line:
+        yield ReportLine("Submit", to_printable(again.line))
+    elsewhere = f"batchjob job {report.job.jobid} --script FILE prints your script with it"
+    yield ReportLine("Script", to_printable(elsewhere))
+    if saved := again.savings(report.job.elapsed_seconds):
+        yield ReportLine("Saves", saved)
+    yield ReportLine("Reckoned", again.basis)
+
+
 def _basis_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     basis = report.basis
     if not basis.source:
@@ -278,5 +292,6 @@ _SECTIONS: tuple[tuple[str, Callable[[Report, tzinfo], Iterator[ReportLine]]], .
     ("GPUs", _gpu_lines),
     ("Energy and emissions", _energy_lines),
     ("Compared with your similar jobs", _similar_lines),
+    ("Next time", _next_lines),
     ("Data sources", _basis_lines),
 )

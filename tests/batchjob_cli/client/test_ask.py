@@ -16,7 +16,9 @@ from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.main import main
 from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.engine import parse_url, writer_engine
+from batchjob_stats_server.report.forms import as_json
 from tests.batchjob_cli.client.local_runs import command_output, finished_run
+from tests.batchjob_stats_server.report.test_report import report_of
 
 
 def test_jobs_table(data, capsys):
@@ -213,3 +215,41 @@ def test_chosen_columns(data, capsys):
     }  # fmt: skip
     with pytest.raises(SettingsError, match="did you mean elapsed_seconds"):
         jobs.run(["--data", data, "-o", "elapsed_second"])
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "job.sh"
+    path.write_text("#!/bin/sh\n#SBATCH -J train\n#SBATCH --mem=16G\nsrun ./a\n")
+    return path
+
+
+def test_script_is_printed_with_the_advised_request(data, script, capsys, monkeypatch):
+    used = {f"usage_memory_peak_{each}": 1 << 30 for each in ("bytes", "node_bytes")}
+    reports = {"7": as_json(report_of(**used)).decode()}
+    rows = [{"jobid": "8", "state": "PENDING"}, {"jobid": "7", "state": "COMPLETED"}]
+    monkeypatch.setattr(job, "query_report", lambda given, query, jobid: reports[jobid])
+    monkeypatch.setattr(
+        job, "job_pages", lambda given, wanted, *_: [rows] if wanted["name"] == "train" else []
+    )
+    for which in (["7"], []):
+        assert job.run([*which, "--script", str(script), "--data", data]) == 0
+        out, error = capsys.readouterr()
+        assert out == "#!/bin/sh\n#SBATCH -J train\n#SBATCH --mem=1280M\nsrun ./a\n"
+        assert "plus 20 %" in error
+    reports["7"] = as_json(report_of()).decode()
+    assert job.run(["7", "--script", str(script), "--data", data]) == 0
+    out, error = capsys.readouterr()
+    assert (out, error) == (
+        script.read_text(), "batchjob: the job's report advises no other request\n"
+    )  # fmt: skip
+
+
+def test_script_that_is_not_there_or_has_no_job_is_explained(data, script, capsys):
+    assert main(["job", "--script", "/nowhere/job.sh", "--data", data]) == 2
+    assert "--script: /nowhere/job.sh: No such file" in capsys.readouterr().err
+    script.write_text("#PBS -N other\ntrue\n")
+    assert main(["job", "--script", str(script), "--data", data]) == 3
+    assert "no job called 'other' has ended" in capsys.readouterr().err
+    assert main(["job", "--script", "--data", data]) == 2
+    assert "JOB: expected an id or a name" in capsys.readouterr().err

@@ -75,7 +75,7 @@ EXAMPLES = [
     ("out-of-memory", {"state": "OUT_OF_MEMORY", "allocated_memory_bytes": 16 * GIB},
      "Request 32 GiB (--mem=32768M).", {"state": "FAILED"}),
     ("out-of-memory",
-     {"state": "OUT_OF_MEMORY", "largest_node": {"memory_bytes": 24 * GIB}},
+     {"state": "OUT_OF_MEMORY", "largest_node_bytes": 24 * GIB},
      "Request 24 GiB (--mem=24576M).", {"state": "FAILED"}),
     ("out-of-memory",
      {"state": "OUT_OF_MEMORY", "similar": [row(usage_memory_peak_node_bytes=20 * GIB)]},

@@ -51,7 +51,12 @@ def row(**changed):
     return replace_usage(given, usage)
 
 
-BESIDE = ("cpu_peaks", "runs_of_name", "largest_node")  # what a report has beside the job's row
+BESIDE = (
+    "cpu_peaks",
+    "runs_of_name",
+    "largest_node_bytes",
+    "script",
+)  # what a report has beside the job's row
 
 
 def material(gpus=(), nodes=(), gpu_memory=MEMORY, similar=(), short_jobs=0, **changed):

@@ -1,54 +1,58 @@
-"""The suggested submit line, derived from a job and its earlier runs."""
+"""The suggested submit line: it holds what the advice of the report asks for."""
 
 import pytest
 
-from batchjob_stats_server.report.model import ReportInput
-from batchjob_stats_server.report.resubmission import resubmission, with_option
-
-GIB = 1 << 30
-JOB = {
-    "state": "COMPLETED", "name": "train", "allocated_nodes": 2, "allocated_memory_bytes": 64 * GIB,
-    "time_limit_seconds": 86400, "submit_line": "sbatch --mem=32G -t 1-0 run.sh --time=5",
-}  # fmt: skip
-NEEDS = {"memory_to_ask": 12 * GIB, "time_to_ask": 7200}
+from tests.batchjob_stats_server.report.test_advice import KILLED, cpu_usage, gpu_usage, memory_peak
+from tests.batchjob_stats_server.report.test_report import GIB, UNMEASURED, report_of, row
 
 
-def resubmission_of(values=NEEDS, runs=3, alike="name", **job):
-    row = {**JOB, **job}
-    return resubmission(ReportInput(row, 0, similar=[row] * runs, alike=alike), values)
+def again(**job):
+    return report_of(
+        **{"submit_line": "sbatch --mem=16G -t 3:00:00 -c 8 run.sh", **job}
+    ).resubmission
 
 
-def test_options_are_replaced_and_script_arguments_kept():
-    found = resubmission_of()
-    assert found.line == "sbatch --mem=6144M --time=2:00:00 run.sh --time=5"
-    assert (found.runs, found.saved_memory_bytes, found.saved_seconds) == (3, 52 * GIB, 79200)
+def test_line_has_the_memory_of_the_highest_peak():
+    found = again(**memory_peak(3), similar=[row(**memory_peak(4))] * 5)
+    assert found.line == "sbatch --mem=5120M -t 3:00:00 -c 8 run.sh"
+    assert (found.runs, found.saved_memory_bytes) == (5, 11 * GIB)
+    assert found.savings(7200) == "11 GiB for 2 h"
+    assert found.basis == "The highest need of this and 5 earlier runs plus 20 %, rounded up."
+
+
+def test_line_has_fewer_cpus_and_gpus():
+    found = again(**cpu_usage(3))
+    assert (found.line, found.saved_cpus) == ("sbatch --mem=16384M -t 3:00:00 -c 5 run.sh", 3)
+    gpus = gpu_usage(0.0, 0.9, 0.0, 0.0, usage_energy_gpu_idle_joules=7.2e6)
+    found = again(**gpus, submit_line="sbatch --gpus-per-node=4 run.sh")
+    assert found.line == "sbatch --mem=16384M --gpus-per-node=1 run.sh"
+    assert found.savings(19800) == "3 GPUs for 5 h 30 min, 1.5 kWh"
+
+
+def test_line_after_a_kill_and_after_a_time_out():
+    killed = again(state="OUT_OF_MEMORY", runs_of_name=[KILLED])
+    assert killed.line == "sbatch --mem=32768M -t 3:00:00 -c 8 run.sh"
+    assert killed.savings(7200) == ""
+    assert "twice what was too little" in killed.basis
+    assert again(state="TIMEOUT", time_limit_seconds=10_800).line == (
+        "sbatch --mem=16G -t 6:00:00 -c 8 run.sh"
+    )
+
+
+def test_line_near_the_limit_after_kills_has_more_memory():
+    found = again(**memory_peak(15.8), runs_of_name=[KILLED] * 9)
+    assert found.line == "sbatch --mem=20480M -t 3:00:00 -c 8 run.sh"
+
+
+def test_own_script_tells_how_resources_were_requested():
+    script = "#!/bin/sh\n#SBATCH --mem-per-cpu=2G\n#SBATCH --cpus-per-task=8\n./a\n"
+    found = again(**cpu_usage(3), submit_line="sbatch run.sh", script=script)
+    assert found.line == "sbatch --cpus-per-task=5 --mem-per-cpu=3277M run.sh"
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("sbatch run.sh", "sbatch --mem=1G run.sh"),
-        ("sbatch --mem-per-cpu 4G -n 4 run.sh", "sbatch --mem=1G -n 4 run.sh"),
-        ("sbatch --exclusive run.sh --mem=9G", "sbatch --mem=1G --exclusive run.sh --mem=9G"),
-        ("sbatch -n4 --mem 2G --mem=3G run.sh", "sbatch -n4 --mem=1G run.sh"),
-        ("sbatch  --wrap=python --mem=9G", "sbatch  --wrap=python --mem=1G"),
-    ],
+    "job",
+    [{}, UNMEASURED, {**memory_peak(3), "state": "FAILED"}, {**memory_peak(3), "source": "runs"}],
 )
-def test_option_position_in_submit_line(line, expected):
-    assert with_option(line, ("--mem", "--mem-per-cpu"), "--mem=1G") == expected
-
-
-@pytest.mark.parametrize(
-    "why_not",
-    [
-        {"state": "FAILED"},
-        {"runs": 2},
-        {"alike": "account, partition and size"},
-        {"submit_line": "qsub run.sh"},
-        {"submit_line": ""},
-        {"values": {"memory_to_ask": None, "time_to_ask": None}},
-        {"values": {"memory_to_ask": 60 * GIB, "time_to_ask": 80000}},
-    ],
-)
-def test_no_resubmission_without_a_reason(why_not):
-    assert resubmission_of(**why_not) is None
+def test_no_line_without_advice_or_submit_options(job):
+    assert again(**job) is None
