@@ -16,7 +16,7 @@ PACKAGES = (
 # What a table of modules finds in each: `router` of a route, `ACCOUNTING` of a scheduler.
 ROW_NAMES = {
     "ACCOUNTING", "CHECKS", "CLUSTER", "DASHBOARD", "DASHBOARDS", "HELD_STATES", "JOB_MANAGERS",
-    "PAGES", "log", "router",
+    "PAGES", "SUBMISSION", "log", "router",
 }  # fmt: skip
 # Elsewhere, metrics are named within the module of their source (`hwmon.POWER`, `rapl.POWER`), and
 # a curve has the name of its quantity.

@@ -311,6 +311,4 @@ class ReportInput(NamedTuple):
     usual_wait: float | None = None  # seconds; for a waiting job: of others in its partition
     runs_of_name: Sequence[Row] = ()  # its latest other runs in any state, with NAMED_RUN_COLUMNS
     script: str = ""  # its batch script, if the site keeps it and it is the reader's own
-    largest_node: Mapping[
-        str, float
-    ] = {}  # of its cluster: cpus, memory_bytes and gpus; {}: unknown
+    largest_node_bytes: float | None = None  # memory of the largest node of its cluster
