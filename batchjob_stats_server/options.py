@@ -35,6 +35,7 @@ from batchjob.secret_files import secret_file
 from batchjob_stats_db.database.access import LEVELS
 from batchjob_stats_db.poller.options import DatabaseOptions, TsdbOptions, read_secret_option
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_server.report.log_links import parse_log_address
 from collectors.emissions.options import EmissionsOptions
 
 _SHORTEST_SECRET = 16
@@ -353,6 +354,19 @@ class GrafanaOptions:
     node: str = option("batchjob-node", "UID of the dashboard for a node.")
 
 
+@dataclass(frozen=True)
+class LogsOptions:
+    """The log database to which jobs link for the lines of their nodes."""
+
+    url: str = option(
+        "",
+        "Address that shows the lines of nodes, in which {cluster}, {node}, {job}, {user}, {start},"
+        " {end} (RFC 3339), {start_ms} and {end_ms} are replaced; {node} are the job's nodes,"
+        " separated by |.",
+        parse=parse_log_address,
+    )
+
+
 def gate_endpoint(tsdb: TsdbOptions, gate: GateOptions) -> Endpoint:
     """How the gate queries the database; raises SettingsError."""
     return replace(tsdb.endpoint(), answer_bytes=gate.answer_bytes)
@@ -371,6 +385,7 @@ class ServerSettings(NamedTuple):
     report: ReportOptions = ReportOptions()
     samples: SamplesOptions = SamplesOptions()
     grafana: GrafanaOptions = GrafanaOptions()
+    logs: LogsOptions = LogsOptions()
     threshold: SiteThresholds = SiteThresholds()
     emissions: EmissionsOptions = EmissionsOptions()
     log: LogOptions = LogOptions()

@@ -195,7 +195,9 @@ READERS = (
         lambda path: poller_settings({}, str(path)),
     ),
     (
-        lambda _, keys: keys & {"db", "auth", "web", "emissions", "pages", "grafana", "samples"},
+        lambda _, keys: (
+            keys & {"db", "auth", "web", "emissions", "pages", "grafana", "samples", "logs"}
+        ),
         lambda path: server_settings({}, str(path)),
     ),
 )

@@ -20,6 +20,7 @@ from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.report.model import (
     Advice,
     Efficiency,
+    LogLink,
     Report,
     SimilarComparison,
     SkippedRule,
@@ -48,7 +49,7 @@ class OneJobMetricsQuery(MetricsQuery, _JobIdParam):
     """Selects a run of a job, its curves, and how fine."""
 
 
-ReportPart = Literal["efficiency", "advice", "comparisons", "silent"]
+ReportPart = Literal["efficiency", "advice", "comparisons", "silent", "logs"]
 
 
 def _row_of(kind: type[Any]) -> type[BaseModel]:
@@ -61,12 +62,14 @@ REPORT_ROWS: Mapping[ReportPart, type[BaseModel]] = {
     "advice": _row_of(Advice),
     "comparisons": _row_of(SimilarComparison),
     "silent": _row_of(SkippedRule),
+    "logs": _row_of(LogLink),
 }
 _REPORT_PARTS: Mapping[ReportPart, Callable[[Report], tuple[Any, ...]]] = {
     "efficiency": lambda report: report.efficiency,
     "advice": lambda report: report.advice,
     "comparisons": lambda report: report.similar.comparisons,
     "silent": lambda report: report.silent,
+    "logs": lambda report: report.logs,
 }
 
 
@@ -93,6 +96,7 @@ _ReportRows = (
     | list_type(REPORT_ROWS["advice"])
     | list_type(REPORT_ROWS["comparisons"])
     | list_type(REPORT_ROWS["silent"])
+    | list_type(REPORT_ROWS["logs"])
 )
 
 
@@ -100,7 +104,7 @@ _ReportRows = (
 def one_job_report(
     caller: CurrentCaller, part: ReportPart, params: Annotated[OneJobPartsQuery, Query()]
 ) -> Response:
-    """A list of the report of one run: efficiency, advice, comparisons or skipped rules."""
+    """A list of the report of one run: efficiency, advice, comparisons, skipped rules or logs."""
     keys = select_keys(params.fields, REPORT_ROWS[part])
     report = find_report(caller, params.jobid, params) if params.jobid else None
     rows = [asdict(each) for each in _REPORT_PARTS[part](report)] if report else []

@@ -69,7 +69,8 @@ def report_of(sources: ReportSources, access: Access, run: RowMapping) -> Report
 
 
 def report_from_input(sources: ReportSources, material: ReportInput) -> Report:
-    return build_report(material, sources.rules, sources.settings.report.pue or None)
+    settings = sources.settings
+    return build_report(material, sources.rules, settings.report.pue or None, settings.logs.url)
 
 
 def gather_report_input(sources: ReportSources, access: Access, run: RowMapping) -> ReportInput:

@@ -10,6 +10,7 @@ from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.facts import evaluate_quantities
 from batchjob_stats_server.report.headline import headline
+from batchjob_stats_server.report.log_links import log_links
 from batchjob_stats_server.report.model import (
     Basis,
     Emission,
@@ -40,9 +41,15 @@ _COMPONENTS = ("host_active", "host_idle", "gpu_active", "gpu_idle")
 
 
 def build_report(
-    inputs: ReportInput, rules: Sequence[AdviceRule], pue: float | None = None
+    inputs: ReportInput,
+    rules: Sequence[AdviceRule],
+    pue: float | None = None,
+    log_address: str = "",
 ) -> Report:
-    """The report; `pue` is the site's power usage effectiveness, 1 or more."""
+    """The report.
+
+    `pue`: the site's power usage effectiveness, 1 or more; `log_address`: see `log_links`.
+    """
     job, now = inputs.job, inputs.now
     quantities = evaluate_quantities(inputs)
     advice, silent = advise(rules, quantities)
@@ -72,6 +79,7 @@ def build_report(
         advice=advice,
         silent=silent,
         resubmission=resubmission(inputs, [each.rule for each in advice]),
+        logs=tuple(log_links(log_address, inputs)),
     )  # fmt: skip
 
 

@@ -246,6 +246,14 @@ class SkippedRule:
 
 
 @dataclass(frozen=True)
+class LogLink:
+    """Where the lines that the job's nodes wrote during it can be read."""
+
+    nodes: str  # one, or the first and the last of several
+    url: str
+
+
+@dataclass(frozen=True)
 class Report:
     """How well a job used its allocation, with advice."""
 
@@ -263,6 +271,7 @@ class Report:
     advice: tuple[Advice, ...]
     silent: tuple[SkippedRule, ...]
     resubmission: Resubmission | None = None
+    logs: tuple[LogLink, ...] = ()
 
     def caveats(self) -> tuple[str, ...]:
         """The doubts in words: what is missing, and what that means for the numbers.

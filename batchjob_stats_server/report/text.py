@@ -99,6 +99,7 @@ def _job_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
         ("External id", _cut(job.record_id)),
         ("Error", _cut(job.error)),
         ("Cancelled by", _cut(job.cancelled_by)),
+        *((f"Log of {each.nodes}", each.url) for each in report.logs),
     )
     for label, text in texts:
         if text:

@@ -73,6 +73,8 @@ def _sources(made: Dashboard, plugin: Plugin) -> Iterator[Json]:
         yield _source("prometheus", "Metrics", PROMETHEUS)
     if made.asks_api():
         yield _source("api", "Jobs", plugin.type)
+    if made.log_source():
+        yield _source("logs", "Log", made.log_source())
 
 
 def _source(name: str, label: str, kind: str) -> Json:
@@ -100,7 +102,7 @@ def _choice(each: Variable) -> Json:
     return {
         "current": chosen if each.every else {},
         "includeAll": each.every,
-        "allValue": ".*" if each.every else None,
+        "allValue": each.all_value if each.every else None,
         "multi": each.several,
         "options": [],
     }

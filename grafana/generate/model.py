@@ -50,8 +50,15 @@ class Promql(NamedTuple):
     instant: bool = False
 
 
-Query = ApiQuery | Promql
-Kind = Literal["timeseries", "stat", "table", "bargauge", "text", "row"]
+class LogQuery(NamedTuple):
+    """Lines of a log database; Loki and VictoriaLogs have the same selectors of streams."""
+
+    expr: str
+    source: str  # type of the data source
+
+
+Query = ApiQuery | Promql | LogQuery
+Kind = Literal["timeseries", "stat", "table", "bargauge", "logs", "text", "row"]
 
 
 class Panel(NamedTuple):
@@ -80,7 +87,8 @@ class Variable(NamedTuple):
     name: str
     label: str
     query: ApiQuery | str | None = None  # to the API, or `label_values(…)`; None: free text
-    every: bool = False  # offers "All", which is `.*`
+    every: bool = False  # offers "All"
+    all_value: str | None = ".*"  # what "All" is; None: all values that it offers
     several: bool = False
     words: tuple[str, ...] = ()  # a fixed list of values
     hidden: bool = False
@@ -108,6 +116,11 @@ class Dashboard(NamedTuple):
         return any(
             isinstance(query, ApiQuery) for query in (*asked, *(v.query for v in self.variables))
         )
+
+    def log_source(self) -> str:
+        """The type of the data source of log lines that it needs, or ""."""
+        asked = [query for panel in self.panels for query in panel.queries]
+        return next((query.source for query in asked if isinstance(query, LogQuery)), "")
 
     def asks_prometheus(self) -> bool:
         """Whether it needs a Prometheus data source."""

@@ -7,13 +7,14 @@ from grafana.generate.model import (
     ApiQuery,
     Dashboard,
     Json,
+    LogQuery,
     Panel,
     PanelColumn,
     Promql,
     Query,
     Thresholds,
 )
-from grafana.generate.plugins import PROMETHEUS, Plugin, promql
+from grafana.generate.plugins import PROMETHEUS, Plugin, log_lines, promql
 from grafana.generate.reasons import reason
 
 _LAST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
@@ -49,10 +50,14 @@ def panel(made: Panel, number: int, x: int, y: int, plugin: Plugin, whole: Dashb
 def _source(query: Query, plugin: Plugin) -> Json:
     if isinstance(query, Promql):
         return {"type": PROMETHEUS, "uid": "${prometheus}"}
+    if isinstance(query, LogQuery):
+        return {"type": query.source, "uid": "${logs}"}
     return {"type": plugin.type, "uid": "${api}"}
 
 
 def _target(query: Query, ref: str, plugin: Plugin) -> Json:
+    if isinstance(query, LogQuery):
+        return log_lines(query, ref)
     return promql(query, ref) if isinstance(query, Promql) else plugin.query(query, ref)
 
 
@@ -203,9 +208,23 @@ def _bargauge(_made: Panel) -> Json:
     }
 
 
+def _logs(_made: Panel) -> Json:
+    return {
+        "showTime": True,
+        "showLabels": False,
+        "showCommonLabels": False,
+        "wrapLogMessage": True,
+        "prettifyLogMessage": False,
+        "enableLogDetails": True,
+        "dedupStrategy": "none",
+        "sortOrder": "Ascending",
+    }
+
+
 _OPTIONS: Mapping[str, Callable[[Panel], Json]] = {
     "timeseries": _timeseries,
     "stat": _stat,
     "table": _table,
     "bargauge": _bargauge,
+    "logs": _logs,
 }

@@ -8,7 +8,7 @@ marcusolsson-json-datasource 1.4 and yesoreyeram-infinity-datasource 3.11.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from grafana.generate.model import ApiQuery, Json, Promql
+from grafana.generate.model import ApiQuery, Json, LogQuery, Promql
 from grafana.generate.promql import folded
 
 _EPOCH = {"string": "string", "number": "number", "time": "timestamp_epoch"}
@@ -95,6 +95,9 @@ JSON_API = Plugin(
 PLUGINS = (INFINITY, JSON_API)
 
 PROMETHEUS = "prometheus"
+LOKI = "loki"
+VICTORIALOGS = "victoriametrics-logs-datasource"
+_MAX_LINES = 1000
 
 
 def promql(asked: Promql, ref: str) -> Json:
@@ -108,6 +111,13 @@ def promql(asked: Promql, ref: str) -> Json:
         "format": "table" if asked.instant else "time_series",
         "editorMode": "code",
     }
+
+
+def log_lines(asked: LogQuery, ref: str) -> Json:
+    """A query for lines of the dashboard's time; VictoriaLogs calls that kind instant."""
+    kind = "range" if asked.source == LOKI else "instant"
+    return {"refId": ref, "expr": asked.expr, "queryType": kind, "maxLines": _MAX_LINES,
+            "editorMode": "code"}  # fmt: skip
 
 
 def promql_variable(text: str) -> Json:

@@ -2,7 +2,7 @@
 
 import re
 
-from grafana.generate.model import ApiQuery, Panel, Promql
+from grafana.generate.model import LogQuery, Panel, Promql, Query
 
 _OPERATORS = "you are not an operator (viewer or admin), or"
 _GROUP = "the exporter does not expose the group"
@@ -10,6 +10,8 @@ _GROUP = "the exporter does not expose the group"
 # What a query contains, and why its answer may be empty; the first match counts.
 _REASONS = (
     ("/comparisons", "no similar job of the user completed before this one"),
+    ("/report/logs", "the server has no address of a log database (logs.url), or the job no node"),
+    ("host=~", "the job has no node in this time, or no line of its nodes is in the database"),
     ("/report", "this job has nothing of this kind to report, or you may not see it"),
     ("/emissions", "emission factors are not configured, or no energy was measured"),
     ("/stats/idle-gpus", "no running job that you may see has had an unused GPU for half an hour"),
@@ -89,8 +91,8 @@ def reason(made: Panel) -> str:
     return f"No data: {why}."
 
 
-def _text(query: ApiQuery | Promql) -> str:
-    if isinstance(query, Promql):
+def _text(query: Query) -> str:
+    if isinstance(query, Promql | LogQuery):
         return query.expr
     # Quoted, since the name of one curve may be part of another's.
     return " ".join((query.path, *(f'"{value}"' for _, value in query.params)))

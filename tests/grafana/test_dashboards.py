@@ -20,13 +20,14 @@ from grafana.generate.dashboards.parts import (
     POLL_AGE,
 )
 from grafana.generate.model import PAGES
-from grafana.generate.plugins import PLUGINS
+from grafana.generate.plugins import LOKI, PLUGINS, PROMETHEUS, VICTORIALOGS
 from tests.prometheus import families
 
 FILES = sorted(FOLDER.rglob("*.json"))
 DASHBOARDS = {path.relative_to(FOLDER).as_posix(): json.loads(path.read_text()) for path in FILES}
 SCHEMA_VERSION = 41
 API_PLUGIN_TYPES = {plugin.type for plugin in PLUGINS}
+LOG_TYPES = {LOKI, VICTORIALOGS}
 API_PATHS = {route.path for router in ROUTERS for route in router.routes}
 
 
@@ -41,7 +42,7 @@ def panels(name):
 def expressions(name):
     for panel in panels(name):
         for target in panel["targets"]:
-            if "expr" in target:
+            if "expr" in target and target["datasource"]["type"] == PROMETHEUS:
                 yield target["expr"]
     for variable in DASHBOARDS[name]["templating"]["list"]:
         if variable["type"] == "query" and variable["datasource"]["type"] == "prometheus":
@@ -130,14 +131,13 @@ def missing_paths(original, copy, path=""):
 def test_data_sources_are_variables(name):
     for panel in panels(name):
         for source in (panel["datasource"], *(each["datasource"] for each in panel["targets"])):
-            assert source["uid"] == (
-                "${api}" if source["type"] in API_PLUGIN_TYPES else "${prometheus}"
-            )
+            other = "${logs}" if source["type"] in LOG_TYPES else "${prometheus}"
+            assert source["uid"] == ("${api}" if source["type"] in API_PLUGIN_TYPES else other)
     defined = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]}
     used = {
         each
         for text in all_strings(panels(name))
-        for each in re.findall(r"\$\{(api|prom\w+)\}", text)
+        for each in re.findall(r"\$\{(api|logs|prom\w+)\}", text)
     }
     assert used <= defined
 
@@ -156,7 +156,7 @@ def test_panels_have_units_and_fit_the_grid(name):
     for panel in panels(name):
         position = panel["gridPos"]
         assert position["x"] + position["w"] <= 24
-        if panel["type"] != "table":
+        if panel["type"] not in ("table", "logs"):
             assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert not re.search("#[0-9a-f]{6}", json.dumps(panel)), "colours by name, for both themes"
 

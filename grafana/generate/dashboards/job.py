@@ -219,6 +219,14 @@ DASHBOARD = Dashboard(
         ),
         heading("Parts"),
         _report(
+            "Log of its nodes",
+            "logs",
+            "The lines that the nodes wrote during the job, in the site's log database.",
+            PanelColumn("nodes", "Nodes", link="${__data.fields.url}"),
+            PanelColumn("url", hidden=True),
+            width=24,
+        ),
+        _report(
             "Rules that could not be evaluated",
             "silent",
             "With the reason.",

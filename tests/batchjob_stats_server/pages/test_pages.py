@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from batchjob_stats_server import app
-from batchjob_stats_server.options import GrafanaOptions
+from batchjob_stats_server.options import GrafanaOptions, LogsOptions
 from batchjob_stats_server.pages.rendering.frame import POLICY
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
@@ -242,6 +242,23 @@ def test_grafana_links_contain_time_range(services, proxy_client, now):
     node = parse_page(client.get(f"/clusters/c1/nodes/n001?until={now}"))
     assert any("/d/batchjob-node?var-cluster=c1&var-node=n001&" in each.get("href", "")
                for each in node.iter("a"))  # fmt: skip
+
+
+def test_job_has_links_to_the_lines_of_its_nodes_for_those_who_see_it(services, proxy_client):
+    del proxy_client
+    settings = services.settings._replace(logs=LogsOptions("https://logs.example.org/?n={node}"))
+    client = TestClient(app.make(services._replace(settings=settings)), client=(PROXY, 1))
+    headers = {"X-Batchjob-Secret": SECRET, **HTML}
+    link = "https://logs.example.org/?n=n001"
+    for user, sees in (("root", True), ("bob", True), ("alice", False)):
+        answer = client.get("/jobs/2", headers={**headers, "X-Grafana-User": user})
+        assert (link in answer.text) == sees
+        rows = client.get(
+            "/api/v1/job/report/logs?jobid=2", headers={**headers, "X-Grafana-User": user}
+        )
+        assert rows.json() == ([{"nodes": "n001", "url": link}] if sees else [])
+    assert link in [each.get("href") for each in parse_page(
+        client.get("/jobs/2", headers={**headers, "X-Grafana-User": "bob"})).iter("a")]  # fmt: skip
 
 
 def test_compare_page(page):
