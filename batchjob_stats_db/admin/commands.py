@@ -5,7 +5,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,6 @@ from batchjob.runtime.times import format_date
 from batchjob.secret_files import SecretFileError, read_key
 from batchjob_stats_db.admin import check, privacy, transfer
 from batchjob_stats_db.admin.backup import backup, choose_target, prune
-from batchjob_stats_db.admin.progress import Progress
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import (
     parse_url,
@@ -41,6 +40,33 @@ Arguments = argparse.Namespace
 # Allocations between two garbage collections: more than a batch of records makes, since records are
 # not part of reference cycles.
 _GC_THRESHOLD = 100_000
+_LINE_SECONDS = 10.0  # between two lines about progress
+
+
+class Progress:
+    """Shows progress from `begin` to `end`."""
+
+    def __init__(
+        self, title: str, begin: float, end: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._title = title
+        self._begin = begin
+        self._length = max(end - begin, 1.0)
+        self._clock = clock
+        self._started = self._last_shown = clock()
+
+    def update(self, position: float, note: str) -> None:
+        """Say that `position` has been reached, unless something was said shortly before."""
+        now = self._clock()
+        if now - self._last_shown < _LINE_SECONDS:
+            return
+        self._last_shown = now
+        share = min(max((position - self._begin) / self._length, 0.0), 1.0)
+        left = f", {(now - self._started) * (1 - share) / share:.0f} s left" if share else ""
+        print(f"{self._title}: {share:.0%}, {note}{left}", file=sys.stderr)
+
+    def finish(self, note: str = "done") -> None:
+        print(f"{self._title}: {note}", file=sys.stderr)
 
 
 def database_url(settings: PollerSettings) -> URL:

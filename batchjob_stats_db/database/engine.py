@@ -100,24 +100,16 @@ def writer_engine(url: URL, *, create: bool = False, answer_seconds: float = 360
 
 
 def _create_file(path: str) -> None:
-    """Create an empty file for its user, and for its group if the umask excludes others.
+    """Create an empty file that only its user may read.
 
     SQLite gives its -wal and -shm files the mode of the database (os_unix.c, findCreateFileMode).
     """
-    mode = 0o640 if _read_umask() & 0o007 == 0o007 else 0o600
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         return
     except OSError as error:
         raise DatabaseError(f"{path}: {error.strerror}") from error
-
-
-def _read_umask() -> int:
-    """The umask of this process, read without changing it (proc(5), since Linux 4.7)."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-        found = [line.split()[1] for line in file if line.startswith("Umask:")]
-    return int(found[0], 8) if found else 0o022
 
 
 def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> Engine:

@@ -1,6 +1,6 @@
 """Long commands say now and then how far they are."""
 
-from batchjob_stats_db.admin.progress import Progress
+from batchjob_stats_db.admin.commands import Progress
 
 
 def test_a_line_every_ten_seconds(capsys):
