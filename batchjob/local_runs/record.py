@@ -81,6 +81,7 @@ class Run(NamedTuple):
     end_time: float | None = None
     exit_code: int | None = None
     exit_signal: int | None = None
+    requested_by: str = ""  # the person who asked for it over the API
     cancelled_by: str = ""
     by: str = "run"
     state_word: str = ""  # more specific than the state: success, failed, timeout, error, retry

@@ -45,7 +45,7 @@ def exit_status(error: SettingsError) -> int:
 
 def error_of_status(status: int, text: str) -> SettingsError:
     if status == 401:
-        text = f"{text}; --token-file or $BATCHJOB_TOKEN gives one"
+        text = f"{text}; --token-file or $BATCHJOB_TOKEN gives a token, --cert a certificate"
     message = f"{text} (status {status})"
     if status in (300, 404, 410):  # 300: several jobs match
         return NotFoundError(message)

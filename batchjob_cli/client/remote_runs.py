@@ -3,13 +3,17 @@
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from batchjob.local_runs.record import Run, SupervisorProcess
 from batchjob.runtime.cpu_lists import format_cpu_list
 from batchjob.runtime.settings import SettingsError
+from batchjob.schedulers.states import JobState
 from batchjob_cli.client.answer import parse_document, require_success
 from batchjob_cli.client.connect import named_server, window_parameters
+from batchjob_cli.run.summary import format_report
 
 _EXTRA_SECONDS = 30.0  # in addition to a run's grace period
 _ANSWER_SECONDS = 60.0  # for the server, which waits 30 s for the end of a run
@@ -92,7 +96,22 @@ def start(given: argparse.Namespace, command: list[str]) -> int:
     answer = server.request("GET", f"runs/{run['id']}", {})
     run = parse_document(answer, "id", "status", "state", "exit_signal", "exit_code")
     if not given.quiet:
-        print(f"batchjob: run {run['id']}: {run['status']}", file=sys.stderr)
+        sys.stderr.write(format_report(_run_of(run)))
     if run["state"] == "TIMEOUT":
         return _TIMED_OUT_STATUS
     return 128 + run["exit_signal"] if run["exit_signal"] else int(run["exit_code"] or 0)
+
+
+_FIELDS = {
+    "id": "jobid", "status": "state_word", "cpus": "allocated_cpus", "gpus": "allocated_gpus",
+    "memory_bytes": "allocated_memory_bytes",
+}  # fmt: skip
+
+
+def _run_of(answer: Mapping[str, Any]) -> Run:
+    """The run of an answer, as far as the report shows it."""
+    named = {_FIELDS.get(name, name): value for name, value in answer.items()}
+    fields = {name: value for name, value in named.items() if name in Run._fields}
+    absent = {"node": "", "user": "", "uid": 0, "submit_time": 0.0, "start_time": None}
+    nobody = SupervisorProcess(0, 0, "")
+    return Run(**{**absent, **fields, "state": JobState(answer["state"]), "supervisor": nobody})

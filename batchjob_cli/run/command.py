@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from batchjob_cli.client.connect import add_arguments
 from batchjob_cli.run.defaults import (
     SITE_FILE,
     VARIABLE,
-    RunDefaults,
+    RunConfiguration,
     RunSpecification,
     effective_time_limit,
     first_record,
@@ -35,8 +35,9 @@ from batchjob_cli.run.defaults import (
     positive_size,
 )
 from batchjob_cli.run.gpus import RunGpus
-from batchjob_cli.run.launch import LAUNCH_FAILED, RunStartError
+from batchjob_cli.run.launch import LAUNCH_FAILED, WRONG_USAGE, RunStartError
 from batchjob_cli.run.lifecycle import (
+    StartCondition,
     execute_run,
     page_url,
     print_message,
@@ -45,7 +46,8 @@ from batchjob_cli.run.lifecycle import (
     wait_reason,
 )
 from batchjob_cli.run.limits import RunLimits, excess_over_machine
-from batchjob_cli.run.queue import ForeignQueueError, QueuedRun
+from batchjob_cli.run.person_limits import limits_of, queue_of, time_limit_of
+from batchjob_cli.run.queue import ForeignQueueError, QueuedRun, QueueLimits
 from batchjob_cli.run.summary import describe_start, set_up_log
 from batchjob_cli.run.supervisor import block_signals
 
@@ -63,9 +65,9 @@ def run(arguments: list[str]) -> int:
     given = _parser().parse_args(arguments)
     if given.server:
         return remote_runs.start(given, _command_words(given))
-    site, log_options = load_configuration(given.config_file)
-    spec = _build_specification(given, site)
-    set_up_log(log_options)
+    configuration = load_configuration(given.config_file)
+    spec = _build_specification(given, configuration)
+    set_up_log(configuration.log)
     mask = block_signals()
     if spec.detach:
         return run_detached(lambda send_message: _run_with_messages(spec, mask, send_message))
@@ -91,13 +93,17 @@ def _run_with_messages(spec: RunSpecification, mask: set[int], send_message: Sen
 def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> int:
     jobid = str(uuid.uuid4())
     with contextlib.ExitStack() as stack:
-        queued_run = _join_queue(spec, jobid, stack)
+        queued_runs = [*_join_queues(spec, jobid, stack)]
+        conditions: list[StartCondition] = [*queued_runs]
         gpus = None
         if spec.gpus:
             gpus = stack.enter_context(contextlib.closing(RunGpus(spec.gpus, jobid)))
-        conditions = [each for each in (queued_run, gpus) if each is not None]
+            conditions.append(gpus)
         record: Run | None = first_record(spec, jobid, wait_reason(spec, conditions))
         assert record is not None
+        refusals = [each.refusal for each in queued_runs if record.reason and each.refusal]
+        if refusals:
+            raise RunStartError(refusals[0], WRONG_USAGE)
         with record_run(spec, record):
             if record.reason:
                 send_message(_start_message(spec, record))
@@ -112,21 +118,20 @@ def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> i
             )  # fmt: skip
 
 
-def _join_queue(
+def _join_queues(
     spec: RunSpecification, jobid: str, stack: contextlib.ExitStack
-) -> QueuedRun | None:
-    """Join the user's queue, if the number of runs is limited; other users have their own."""
-    if not spec.max_runs:
-        return None
-    try:
-        queued_run = QueuedRun(create_directory(spec.data, RUNS), jobid, spec.max_runs)
-        return stack.enter_context(contextlib.closing(queued_run))
-    except ForeignQueueError as error:
-        print_message(f"max-runs: {error}; continuing without")
-        return None
-    except OSError as error:
-        reason = spec.no_data or f"{error.filename or spec.data}: {error.strerror}"
-        raise RunStartError(f"max-runs: the runs cannot be counted: {reason}") from error
+) -> Iterator[QueuedRun]:
+    """Join the queues in which runs are counted; other users have their own."""
+    for limits in spec.queues:
+        try:
+            runs = create_directory(spec.data, RUNS)
+            queued_run = QueuedRun(runs, jobid, limits, spec.limits)
+            yield stack.enter_context(contextlib.closing(queued_run))
+        except ForeignQueueError as error:
+            print_message(f"max-runs: {error}; continuing without")
+        except OSError as error:
+            reason = spec.no_data or f"{error.filename or spec.data}: {error.strerror}"
+            raise RunStartError(f"max-runs: the runs cannot be counted: {reason}") from error
 
 
 def _start_message(spec: RunSpecification, run: Run) -> str:
@@ -177,6 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--strict", action="store_true",
         help="refuse to start if a limit cannot be applied; otherwise it is left out")  # fmt: skip
     add("--best-effort", action="store_true", help=argparse.SUPPRESS)  # the default by now
+    for hidden in ("--requested-by", "--requested-role"):  # by `batchjob up`: person and role
+        add(hidden, default="", help=argparse.SUPPRESS)
     add("--quiet", action="store_true", help="do not print a report at the end")
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
     add("--log-size", **type_and_metavar(positive_size), default=32 << 20,
@@ -196,7 +203,11 @@ def _command_words(given: argparse.Namespace) -> list[str]:
     return command
 
 
-def _build_specification(given: argparse.Namespace, site: RunDefaults) -> RunSpecification:
+def _build_specification(
+    given: argparse.Namespace, configuration: RunConfiguration
+) -> RunSpecification:
+    site = configuration.defaults
+
     def option_or_default(name: str) -> Any:
         asked = getattr(given, name)
         return getattr(site, name) if asked is None else asked
@@ -211,12 +222,18 @@ def _build_specification(given: argparse.Namespace, site: RunDefaults) -> RunSpe
     )
     if excess := excess_over_machine(limits):
         raise SettingsError(excess)
+    time_limit = effective_time_limit(given.time_limit, site)
+    queues = [QueueLimits(max_runs=site.max_runs)] if site.max_runs else []
+    if person := given.requested_by:
+        allowed = limits_of(configuration.remote, person, given.requested_role)
+        time_limit = time_limit_of(person, allowed, given.time_limit, time_limit)
+        queues = [*filter(None, [queue_of(person, allowed, limits)]), *queues]
     return RunSpecification(
         tuple(_command_words(given)),
         data,
         limits,
         given.name,
-        effective_time_limit(given.time_limit, site),
+        time_limit,
         option_or_default("grace"),
         given.at,
         given.cgroup,
@@ -226,7 +243,8 @@ def _build_specification(given: argparse.Namespace, site: RunDefaults) -> RunSpe
         given.logs,
         given.log_size,
         given.cpu_list or frozenset(),
-        site.max_runs,
+        tuple(queues),
+        person,
         given.gpus or 0,
         no_data,
     )

@@ -6,6 +6,8 @@ The defaults come from a YAML file of the site or the user:
     memory: 4G
     max-time-limit: 2d
     max-runs: 4
+    remote:            # for each person who starts runs over the API
+      max-runs: 2
     log:
       file: /var/log/batchjob/runs.log
 
@@ -26,6 +28,8 @@ from batchjob.runtime.settings import SettingsError, build_section, load_file, o
 from batchjob.runtime.values import duration, integer, one_of, size, with_metavar
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run.limits import RunLimits
+from batchjob_cli.run.person_limits import RemoteLimits
+from batchjob_cli.run.queue import QueueLimits
 
 VARIABLE = "BATCHJOB_RUN_CONFIG"
 SITE_FILE = Path("/etc/batchjob/run.yml")
@@ -85,18 +89,28 @@ class RunLogOptions:
     format: str = option("logfmt", "Format of log lines.", parse=one_of("logfmt", "json"))
 
 
-_SECTIONS: Mapping[str, type[Any]] = {"": RunDefaults, "log": RunLogOptions}
+_SECTIONS: Mapping[str, type[Any]] = {
+    "": RunDefaults, "remote": RemoteLimits, "log": RunLogOptions,
+}  # fmt: skip
 
 
-def load_configuration(path: str = "") -> tuple[RunDefaults, RunLogOptions]:
+class RunConfiguration(NamedTuple):
+    """The site's file."""
+
+    defaults: RunDefaults
+    remote: RemoteLimits
+    log: RunLogOptions
+
+
+def load_configuration(path: str = "") -> RunConfiguration:
     """Read `path`, else $BATCHJOB_RUN_CONFIG, else the site's file if it exists.
 
     Raises SettingsError.
     """
     chosen = path or os.environ.get(VARIABLE, "") or (str(SITE_FILE) if SITE_FILE.exists() else "")
     given = load_file(chosen, _SECTIONS) if chosen else {}
-    defaults, log = (build_section(cls, section, given) for section, cls in _SECTIONS.items())
-    return defaults, log
+    sections = (build_section(cls, section, given) for section, cls in _SECTIONS.items())
+    return RunConfiguration(*sections)
 
 
 def effective_time_limit(requested: float | None, limits: RunDefaults) -> float | None:
@@ -127,7 +141,8 @@ class RunSpecification(NamedTuple):
     keep_output: bool = True
     log_bytes: int = 0  # maximum per stream, compressed
     cpus: frozenset[int] = frozenset()  # CPUs to bind it to; empty: none
-    max_runs: int = 0  # maximum runs of a user at once; 0: no limit
+    queues: tuple[QueueLimits, ...] = ()  # in which it needs a place
+    requested_by: str = ""  # the person who asked for it over the API
     gpus: int = 0  # whole GPUs
     no_data: str = ""  # why there is no data directory
 
@@ -138,6 +153,7 @@ def first_record(spec: RunSpecification, jobid: str, reason: str) -> Run:
         jobid, JobState.PENDING if reason else JobState.RUNNING, current_process(),
         name=spec.name, group=_group(), submit_line=shlex.join(spec.command),
         time_limit_seconds=spec.time_limit, cpu_list=format_cpu_list(spec.cpus), reason=reason,
+        requested_by=spec.requested_by,
     )  # fmt: skip
 
 

@@ -17,12 +17,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from batchjob_cli.run.launch import RunStartError
+from batchjob_cli.run.launch import WRONG_USAGE, RunStartError
 from collectors.gpu.vendor import vendors
 from collectors.host import Host, read_text
 
 _HELD, _WAITING = "batchjob-gpu-", "batchjob-gpus-"  # names of sockets
-_WRONG_USAGE = 2  # exit status
 _ANSWER_SECONDS = 10.0  # for the drivers
 _ONLY = 3  # the descriptor of the process that asks them
 _LIST_SECONDS = 10.0  # interval of asking while too few GPUs are free
@@ -72,7 +71,7 @@ class RunGpus:
         if count > self._machine.most:
             raise RunStartError(
                 f"--gpus: {count} asked for, this machine has {self._machine.most} whole GPUs",
-                _WRONG_USAGE,
+                WRONG_USAGE,
             )
         # Runs wait in one line for the same GPUs.
         known = " ".join(sorted(gpu.uuid for gpu in self._machine.gpus))

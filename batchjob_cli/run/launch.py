@@ -14,6 +14,8 @@ _FAILURE = struct.Struct("=ii")  # stage, errno
 
 NOT_FOUND, NOT_EXECUTABLE, LAUNCH_FAILED = 127, 126, 125
 """Exit statuses of `env`, `timeout` and other commands that start one (POSIX, env)."""
+WRONG_USAGE = 2
+"""The exit status where more is asked for than the machine, or the site, gives."""
 
 
 class RunStartError(Exception):

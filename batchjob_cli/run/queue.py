@@ -1,95 +1,129 @@
-"""A maximum number of simultaneous runs: others wait, and start in the order of their arrival.
+"""A maximum of simultaneous runs, or of what they have: others wait in the order of their arrival.
 
-`<data>/runs/.queue-<uid>/` has a file for each place, locked by the run that has it, and a ticket
-for each waiting run, locked as well. A lock ends with its process, however that ends.
+A queue is a directory in `<data>/runs`, of a user or of a person who starts runs over the API. Each
+run has a file in it, locked as long as the run lives, however it ends: first it is `delayed-<id>`,
+then a `ticket-<time>-<id>`, and when it starts a `place-<id>`, which tells what the run has.
 """
 
 import contextlib
 import fcntl
+import hashlib
+import json
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from batchjob.runtime.formatting import size
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.user_files import create_file, open_lock
+from batchjob_cli.run.limits import RunLimits, count_of
 
-_PLACE, _TICKET = "place-", "ticket-"
+_DELAYED, _TICKET, _PLACE = "delayed-", "ticket-", "place-"
+_MUTEX = ".mutex"  # locked while a run counts the others and takes its place
+_MAX_BYTES = 1000
 
 
 class ForeignQueueError(Exception):
     """Another user has created the directory of this user's queue; the text names it."""
 
 
-class QueuedRun:
-    """A run in the queue; to be closed when the run has ended."""
+class QueueLimits(NamedTuple):
+    """What the runs of a queue may have together; 0: no limit."""
 
-    def __init__(self, runs: Path, jobid: str, max_runs: int) -> None:
-        """Queue up; raises OSError, ForeignQueueError."""
-        self._directory = _own_directory(runs)
-        self._max_runs = max_runs
-        self._name = f"{_TICKET}{time.time_ns():020d}-{jobid}"
-        self._place: int | None = None  # a file descriptor
-        temporary = self._directory / f".{jobid}"
-        self._ticket = create_file(temporary)
-        fcntl.flock(self._ticket, fcntl.LOCK_EX)
-        # Renamed only now, so that others always find it locked.
-        temporary.rename(self._directory / self._name)
+    person: str = ""  # who starts them over the API; "": the user, in any way
+    max_runs: int = 0
+    max_waiting: int = 0
+    max_cpus: float = 0.0
+    max_memory: int = 0  # bytes
+
+
+class QueuedRun:
+    """A run in a queue; to be closed when the run has ended."""
+
+    def __init__(self, runs: Path, jobid: str, limits: QueueLimits, has: RunLimits) -> None:
+        """`has`: what the run will have. Raises OSError, ForeignQueueError."""
+        self._directory = _own_directory(runs, limits.person)
+        self._limits = limits
+        self._has = (has.cpus or 0.0, has.memory_bytes or 0)
+        self._jobid = jobid
+        self._path = self._directory / f".{jobid}"
+        self._lock = create_file(self._path)
+        os.write(self._lock, json.dumps(self._has).encode())
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._rename(_DELAYED)  # only now, so that others always find it locked
 
     def close(self) -> None:
         """Leave the queue, or give up the place."""
-        self._leave_queue()
-        if self._place is not None:
-            os.close(self._place)
-            self._place = None
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        os.close(self._lock)
 
     @property
     def wait_reason(self) -> str:
         """Why the run waits; "" if it has a place, which it takes if possible. Raises OSError."""
-        if self._place is None and self._is_first():
-            self._place = self._acquire_place()
-            if self._place is not None:
-                self._leave_queue()
-        if self._place is not None:
+        if self._path.name.startswith(_DELAYED):
+            self._rename(f"{_TICKET}{time.time_ns():020d}-")
+        if self._path.name.startswith(_PLACE):
             return ""
-        return f"at most {self._max_runs} run{'s' if self._max_runs > 1 else ''} at once"
+        with _locked(self._directory / _MUTEX):
+            shortage = self._shortage()
+            is_first = min(self._names_of_others(_TICKET), default="~") > self._path.name
+            if is_first and not shortage:
+                self._rename(_PLACE)
+                return ""
+        person = f" for {self._limits.person}" if self._limits.person else ""
+        return f"{shortage or 'other runs have waited longer'}{person}"
 
-    def _is_first(self) -> bool:
-        """Whether no other run has waited longer; tickets of ended runs are removed."""
-        names = (name for name in os.listdir(self._directory) if name.startswith(_TICKET))
-        for name in sorted(names):
-            if name == self._name:
-                break
-            if _is_locked(self._directory / name):
-                return False
-        return True
+    @property
+    def refusal(self) -> str:
+        """Why the run may not even wait; "" if it may."""
+        most = self._limits.max_waiting
+        waiting = [*self._names_of_others(_DELAYED), *self._names_of_others(_TICKET)]
+        if not most or len(waiting) < most:
+            return ""
+        runs = count_of("waiting run", most)
+        return f"remote.max-waiting: {self._limits.person} may have {runs}, and has as many"
 
-    def _acquire_place(self) -> int | None:
-        for number in range(self._max_runs):
-            path = self._directory / f"{_PLACE}{number}"
-            descriptor = open_lock(path)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-            else:
-                return descriptor
-        return None
+    def _shortage(self) -> str:
+        """The limit that keeps the run from starting; "": none."""
+        limits = self._limits
+        running = [_read_has(self._directory / name) for name in self._names_of_others(_PLACE)]
+        cpus, memory = (sum(column) for column in zip(self._has, *running, strict=True))
+        if limits.max_runs and len(running) >= limits.max_runs:
+            return f"at most {count_of('run', limits.max_runs)} at once"
+        if limits.max_cpus and cpus > limits.max_cpus:
+            return f"at most {count_of('CPU', limits.max_cpus)} at once"
+        if limits.max_memory and memory > limits.max_memory:
+            return f"at most {size(limits.max_memory)} of memory at once"
+        return ""
 
-    def _leave_queue(self) -> None:
-        if self._ticket >= 0:
-            with contextlib.suppress(OSError):
-                (self._directory / self._name).unlink()
-            os.close(self._ticket)
-            self._ticket = -1
+    def _names_of_others(self, prefix: str) -> list[str]:
+        """The files of other runs that live; those of ended ones are removed."""
+        return [
+            name
+            for name in os.listdir(self._directory)
+            if name.startswith(prefix)
+            and name != self._path.name
+            and _is_locked(self._directory / name)
+        ]
+
+    def _rename(self, prefix: str) -> None:
+        path = self._directory / f"{prefix}{self._jobid}"
+        self._path.rename(path)
+        self._path = path
 
 
-def _own_directory(runs: Path) -> Path:
+def _own_directory(runs: Path, person: str) -> Path:
     """The user's own directory; in a shared `runs`, another user may have created any name.
 
     Symbolic links of other users are not followed: with fs.protected_symlinks, the kernel refuses
     it.
     """
-    directory = runs / f".queue-{os.geteuid()}"
+    part = f"-{hashlib.sha256(person.encode()).hexdigest()[:16]}" if person else ""
+    directory = runs / f".queue-{os.geteuid()}{part}"
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     status = directory.lstat()
@@ -101,8 +135,27 @@ def _own_directory(runs: Path) -> Path:
     return directory
 
 
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = open_lock(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _read_has(path: Path) -> tuple[float, int]:
+    """The CPUs and the bytes of memory of a run; zeros if it has just ended."""
+    try:
+        cpus, memory = parse_json(path.read_bytes()[:_MAX_BYTES])
+    except (OSError, ValueError, TypeError):
+        return 0.0, 0
+    return cpus, memory
+
+
 def _is_locked(path: Path) -> bool:
-    """Whether the ticket's run is alive; otherwise the ticket is removed."""
+    """Whether the file's run is alive; otherwise the file is removed."""
     try:
         descriptor = open_lock(path, create=False)
     except FileNotFoundError:

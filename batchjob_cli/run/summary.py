@@ -12,6 +12,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import format_time
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run.defaults import RunLogOptions
+from batchjob_cli.run.limits import count_of
 
 
 def format_report(
@@ -32,9 +33,9 @@ def format_report(
 def describe_start(run: Run, start_at: float | None = None) -> str:
     """One line about a run in the background: its state, start and limits."""
     limits = [
-        _count(run.allocated_cpus, "CPU") if run.allocated_cpus else "",
+        count_of("CPU", run.allocated_cpus) if run.allocated_cpus else "",
         f"on {run.cpu_list}" if run.cpu_list else "",
-        f"{_count(run.allocated_gpus, 'GPU')}: {run.gpu_list}" if run.allocated_gpus else "",
+        f"{count_of('GPU', run.allocated_gpus)}: {run.gpu_list}" if run.allocated_gpus else "",
         f"{size(run.allocated_memory_bytes)} memory" if run.allocated_memory_bytes else "",
         f"{size(run.io_limit_bytes_per_second)}/s IO" if run.io_limit_bytes_per_second else "",
         format_duration(run.time_limit_seconds) if run.time_limit_seconds else "",
@@ -96,12 +97,8 @@ def _format_cpu_time(run: Run) -> str:
         return text
     busy = (user + system) / run.wall_seconds
     if cpus := run.allocated_cpus:
-        return f"{text}, {share(busy / cpus)} of {_count(cpus, 'CPU')}"
+        return f"{text}, {share(busy / cpus)} of {count_of('CPU', cpus)}"
     return f"{text}, {busy:.2f} CPUs busy"
-
-
-def _count(number: float, what: str) -> str:
-    return f"{number:g} {what}{'s' if number != 1 else ''}"
 
 
 def _format_with_limit(
@@ -136,7 +133,8 @@ def log_waiting(run: Run) -> None:
 
 
 def log_started(run: Run) -> None:
-    log.info("%s started by %s", _run_label(run), run.user)
+    requested = f" for {run.requested_by}" if run.requested_by else ""
+    log.info("%s started by %s%s", _run_label(run), run.user, requested)
 
 
 def log_ended(run: Run) -> None:

@@ -10,6 +10,7 @@ from batchjob.local_runs.record import Run
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import stop
+from batchjob_cli.run.defaults import VARIABLE
 from batchjob_stats_server.api.local_runs import NewRun, RunRefusedError
 
 _START_SECONDS = 60.0
@@ -24,14 +25,17 @@ class LocalRunControl:
         self.data = data
         self.cluster = cluster
 
-    def start(self, new_run: NewRun) -> Run:
+    def start(self, new_run: NewRun, person: str = "", role: str = "") -> Run:
         """See RunControl. Each is supervised by a process of its own, which outlives this one."""
-        argv = [sys.executable, *_COMMAND, *_arguments(new_run, self.data)]
+        asked_by = (f"--requested-by={person}", f"--requested-role={role}")
+        argv = [sys.executable, *_COMMAND, *_arguments(new_run, self.data, asked_by)]
+        # The site's limits are those of this server, whatever the run's environment names.
+        site = {VARIABLE: os.environ.get(VARIABLE, "")}
         try:
             done = subprocess.run(  # noqa: S603 (requested by an admin, no shell)
                 argv,
                 cwd=new_run.directory or None,
-                env={**os.environ, **new_run.environment},
+                env={**os.environ, **new_run.environment, **site},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -70,7 +74,7 @@ class LocalRunControl:
             raise RunRefusedError(f"{error.filename}: {error.strerror}") from error
 
 
-def _arguments(new_run: NewRun, data: Path) -> list[str]:
+def _arguments(new_run: NewRun, data: Path, asked_by: tuple[str, ...]) -> list[str]:
     options = {
         "--name": new_run.name,
         "--cpus": new_run.cpus,
@@ -89,6 +93,7 @@ def _arguments(new_run: NewRun, data: Path) -> list[str]:
         "--detach",
         "--strict",
         f"--data={data}",
+        *asked_by,
         *given,
         "--",
         *new_run.command,

@@ -89,8 +89,8 @@ class RunControl(Protocol):
     def cluster(self) -> str:
         """The cluster that the runs belong to."""
 
-    def start(self, new_run: NewRun) -> Run:
-        """Start a run, or let it wait for its time. Raises RunRefusedError."""
+    def start(self, new_run: NewRun, person: str, role: str) -> Run:
+        """Start a run for a person, or let it wait for its time. Raises RunRefusedError."""
 
     def stop(self, run: Run, grace_seconds: float) -> Run:
         """End an active run; returns it as it is after 30 s at most. Raises RunRefusedError."""
@@ -110,6 +110,7 @@ class LocalRun(BaseModel):
     user: str
     state: str
     status: str = Field(description="More specific than the state: stopped, success, failed ...")
+    requested_by: str = Field(description="The person who asked for it over the API.")
     command: str
     directory: str
     submit_time: int
@@ -125,6 +126,12 @@ class LocalRun(BaseModel):
     gpus: int | None = Field(description="Number of GPUs that the run holds.")
     gpu_list: str = Field(description="Their indices, such as 0-1.")
     reason: str = Field(description="Reason why the run is waiting.")
+    wall_seconds: float | None
+    user_cpu_seconds: float | None
+    system_cpu_seconds: float | None
+    peak_memory_bytes: int | None
+    read_bytes: int | None
+    written_bytes: int | None
 
 
 class Stop(BaseModel):
@@ -195,7 +202,8 @@ def _show_run(control: RunControl, caller: Caller, text: str, what: str = "run")
 def to_answer(run: Run) -> LocalRun:
     return LocalRun(
         id=run.jobid, name=run.name, user=run.user, state=run.state, status=run.status,
-        command=run.submit_line, directory=run.work_dir, submit_time=round(run.submit_time * 1000),
+        requested_by=run.requested_by, command=run.submit_line, directory=run.work_dir,
+        submit_time=round(run.submit_time * 1000),
         start_time=None if run.start_time is None else round(run.start_time * 1000),
         end_time=None if run.end_time is None else round(run.end_time * 1000),
         exit_code=run.exit_code, exit_signal=run.exit_signal, cpus=run.allocated_cpus,
@@ -204,6 +212,9 @@ def to_answer(run: Run) -> LocalRun:
         time_limit_seconds=run.time_limit_seconds, cpu_list=run.cpu_list,
         gpus=run.allocated_gpus, gpu_list=run.gpu_list,
         reason=run.reason if run.start_time is None else "",
+        wall_seconds=run.wall_seconds, user_cpu_seconds=run.user_cpu_seconds,
+        system_cpu_seconds=run.system_cpu_seconds, peak_memory_bytes=run.peak_memory_bytes,
+        read_bytes=run.read_bytes, written_bytes=run.written_bytes,
     )  # fmt: skip
 
 
@@ -211,9 +222,10 @@ def to_answer(run: Run) -> LocalRun:
 def start_run(control: AdminsControl, caller: CurrentCaller, new_run: NewRun) -> LocalRun:
     """Start a command as a run on this machine, or queue it."""
     command = shlex.join(new_run.command)
+    person = caller.principal.token_creator or caller.principal.user
     audit.log_action(caller.principal, f"asked to start a run: {command[:200]!r}")
     with _refusals_as(422):
-        run = control.start(new_run)
+        run = control.start(new_run, person, caller.principal.role)
     audit.log_action(caller.principal, f"started run {run.jobid}: {run.submit_line[:200]!r}")
     return to_answer(run)
 

@@ -39,10 +39,12 @@ def start(
         *command_prefix, sys.executable, "-m", "batchjob_cli", "up", f"--data={folder / 'data'}",
         f"--listen-address={address}", *flags,
     ]  # fmt: skip
+    site = folder / "run.yml"
+    site.touch()
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             argv, stdout=log, stderr=log, cwd="/",
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "BATCHJOB_RUN_CONFIG": str(site)},
         )  # fmt: skip
     token = folder / "data" / "token"
     try:
@@ -58,7 +60,7 @@ def start(
 def remote_server(
     folder: Path, host: str, port: int, command_prefix: tuple[str, ...] = ()
 ) -> Iterator[RemoteUp]:
-    """Run `batchjob up`: ada is an admin, vera a viewer, and nemo's certificate names no role."""
+    """Run `batchjob up`: ada and bob are admins, vera is a viewer, and nemo has no role."""
     ca = trustme.CA()
     ca.cert_pem.write_to_path(str(folder / "ca.pem"))
     server = ca.issue_cert(host)
@@ -66,7 +68,7 @@ def remote_server(
     server.cert_chain_pems[0].write_to_path(str(folder / "server.crt"))
     clients = Authority("site", dt.datetime.now(dt.UTC))
     (folder / "clients.pem").write_bytes(pem(clients.certificate))
-    for name, *units in (("ada", "admin"), ("vera", "viewer"), ("nemo",)):
+    for name, *units in (("ada", "admin"), ("bob", "admin"), ("vera", "viewer"), ("nemo",)):
         subject = [("CN", name), *(("OU", unit) for unit in units)]
         write_pair(folder, name, *clients.issue(*subject))
     process = start(

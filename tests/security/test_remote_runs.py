@@ -209,7 +209,8 @@ def test_all_ended_runs_are_deleted(remote):
 def test_command_line_uses_remote_server(remote):
     foreground = run_cli(remote, "run", "--name=far", "--", "sh", "-c", "echo out; sleep 1; exit 3")
     assert (foreground.returncode, foreground.stdout) == (3, "out\n"), foreground.stderr
-    assert "failed" in foreground.stderr
+    assert re.search(r"^batchjob: far \S+ failed, exit status 3\n  wall time", foreground.stderr)
+    assert "CPU time" in foreground.stderr
     assert run_cli(remote, "logs", "far", who="vera").stdout == "out\n"
     detached = run_cli(remote, "run", "--detach", "--name=longer", "--", "sleep", "600")
     long_run = detached.stdout.strip()
@@ -240,6 +241,41 @@ def test_command_line_uses_remote_server(remote):
     wrong = run_cli(remote, "jobs", "--cert=/no/such.pem")
     assert (wrong.returncode, "--cert: /no/such.pem" in wrong.stderr) == (2, True)
     assert wrong.stderr.count("\n") == 1
+
+
+def test_each_person_has_limits(remote):
+    site = remote.folder / "run.yml"
+    site.write_text(
+        "remote: {max-runs: 1, max-waiting: 1, max-cpus: 2, users: {bob: {max-cpus: 0}}}"
+    )
+
+    def ask(who: str, **body) -> requests.Response:
+        return send_request(remote, who, "POST", "runs", json={"command": ["sleep", "600"]} | body)
+
+    evasion = {"environment": {"BATCHJOB_RUN_CONFIG": "/dev/null"}}
+    refused = ask("ada", **evasion)
+    assert refused.status_code == 422
+    assert refused.json()["detail"] == "remote.max-cpus: expected --cpus; ada may have 2 CPUs"
+    first = ask("bob", name="first")
+    assert (first.status_code, first.json()["state"]) == (201, "RUNNING"), first.text
+    second = ask("bob", name="second", **evasion).json()
+    assert (second["state"], second["requested_by"]) == ("PENDING", "bob")
+    assert second["reason"] == "at most 1 run at once for bob"
+    third = ask("bob")
+    assert third.status_code == 422
+    message = "remote.max-waiting: bob may have 1 waiting run, and has as many"
+    assert third.json()["detail"] == message
+    assert ask("vera").status_code == 403
+    site.write_text("remote: {max-time-limit: 10}")  # which ends none of those that run
+    assert ask("ada", time_limit_seconds=20).json()["detail"] == (
+        "remote.max-time-limit: ada may have 10 s, got 20 s"
+    )
+    site.write_text("")
+    assert send_request(remote, "vera", "GET", "runs/first").json()["state"] == "RUNNING"
+    line = r"\(first\) started by \w+ for bob"
+    until(lambda: re.search(line, remote.log()), "the line of its start", 20)
+    for name in ("first", "second"):
+        assert send_request(remote, "ada", "POST", f"runs/{name}/stop").status_code == 200
 
 
 CALLS = [

@@ -84,7 +84,11 @@ def test_invalid_client_certificate(data, tmp_path, capsys):
             5,
             "the server does not speak TLS; is it http://",
         ),
-        (["jobs", "--server", "http://{address}"], 4, "--token-file or $BATCHJOB_TOKEN gives one"),
+        (
+            ["jobs", "--server", "http://{address}"],
+            4,
+            "$BATCHJOB_TOKEN gives a token, --cert a certificate",
+        ),
         (
             ["job", "no-such", "--server", "http://{address}", "--token-file", "{token}"],
             3,

@@ -142,3 +142,109 @@ def test_site_log_of_runs(site, tmp_path):
     )
     assert lines[3].startswith(f"{waits} started by ")
     assert lines[4].startswith(f"{waits} ended: failed, exit status 1, ")
+
+
+def test_delayed_run_keeps_nobody_waiting(site):
+    batchjob = site("max-runs: 1\n")
+    batchjob("run", "--detach", "--at=+1h", "--name=later", "--", "true")
+    assert batchjob("run", "--quiet", "--", "echo", "now").stdout == "now\n"
+    batchjob("cancel", "later")
+
+
+def test_maximum_that_is_lowered_ends_no_run(site):
+    batchjob = site("max-runs: 3\n")
+    for name in ("first", "second"):
+        batchjob("run", "--detach", "--name", name, "--", *SLEEP)
+    site("max-runs: 1\n")
+    waits = batchjob("run", "--detach", "--name=third", "--", *SLEEP)
+    assert "at most 1 run at once" in waits.stderr
+    stop_runs(batchjob, "first")
+    assert states_by_name(batchjob)["second"] == "RUNNING"
+    assert states_by_name(batchjob)["third"] == "PENDING"
+    stop_runs(batchjob, "second")
+    until(lambda: states_by_name(batchjob)["third"] == "RUNNING", "the third")
+    stop_runs(batchjob, "third")
+
+
+@pytest.fixture
+def remotely(site):
+    """Starts a run in the background for a person, as `batchjob up` does."""
+
+    def start(person: str, *arguments: str, role: str = "admin"):
+        asked_by = (f"--requested-by={person}", f"--requested-role={role}")
+        batchjob = start.batchjob = site(start.limits)
+        return batchjob("run", "--detach", *asked_by, *arguments, "--", *SLEEP)
+
+    yield start
+    for record in start.batchjob.records():
+        start.batchjob("stop", "--grace=0", record["jobid"])
+
+
+def test_each_person_has_limits_of_their_own(remotely):
+    remotely.limits = "remote:\n  max-runs: 1\n  max-waiting: 1\n  users: {bob: {max-runs: 2}}\n"
+    assert "is running" in remotely("ada", "--name=a1").stderr
+    assert "at most 1 run at once for ada" in remotely("ada", "--name=a2").stderr
+    refused = remotely("ada", "--name=a3")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "batchjob: remote.max-waiting: ada may have 1 waiting run, and has as many\n"
+    )
+    assert "is running" in remotely("bob", "--name=b1").stderr
+    assert "is running" in remotely("bob", "--name=b2").stderr
+    assert "at most 2 runs at once for bob" in remotely("bob", "--name=b3").stderr
+    stop_runs(remotely.batchjob, "a1")
+    until(lambda: states_by_name(remotely.batchjob)["a2"] == "RUNNING", "ada's second run")
+    assert states_by_name(remotely.batchjob)["b3"] == "PENDING"
+    by_name = {each["name"]: each["requested_by"] for each in remotely.batchjob.records()}
+    assert by_name == {"a1": "ada", "a2": "ada", "b1": "bob", "b2": "bob", "b3": "bob"}
+
+
+def test_cpus_and_memory_are_those_of_all_runs_of_a_person(remotely):
+    """On machines without cgroups, a whole number of CPUs is bound."""
+    remotely.limits = "remote: {max-cpus: 1}\n"
+    assert "is running" in remotely("ada", "--cpus=1", "--name=a1").stderr
+    assert "at most 1 CPU at once for ada" in remotely("ada", "--cpus=1", "--name=a2").stderr
+    assert "is running" in remotely("bob", "--cpus=1").stderr
+    for arguments, message in (
+        ((), "remote.max-cpus: expected --cpus; ada may have 1 CPU"),
+        (("--cpus=2",), "remote.max-cpus: ada may have 1 CPU, got 2 CPUs"),
+    ):
+        refused = remotely("ada", *arguments)
+        assert (refused.returncode, refused.stderr) == (2, f"batchjob: {message}\n")
+    remotely.limits = "remote: {max-memory: 1G, max-time-limit: 1h}\n"
+    refused = remotely("ada", "--memory=2G")
+    assert refused.stderr == "batchjob: remote.max-memory: ada may have 1 GiB, got 2 GiB\n"
+    refused = remotely("ada", "--memory=1G", "--time-limit=2h")
+    message = "remote.max-time-limit: ada may have 3600 s, got 7200 s"
+    assert refused.stderr == f"batchjob: {message}\n"
+    remotely.limits = "remote: {max-time-limit: 1h}\n"
+    remotely("ada", "--name=timed")
+    timed = next(each for each in remotely.batchjob.records() if each.get("name") == "timed")
+    assert timed["time_limit_seconds"] == 3600
+
+
+def test_what_is_said_of_a_user_counts_more_than_of_a_role(remotely):
+    remotely.limits = """remote:
+  max-runs: 1
+  roles: {admin: {max-runs: 2}}
+  users: {ada: {max-runs: 0}}
+"""
+    for person, role, runs in (("ada", "admin", 3), ("bob", "admin", 2), ("eve", "viewer", 1)):
+        for _ in range(runs):
+            assert "is running" in remotely(person, role=role).stderr
+    assert "at most 2 runs at once for bob" in remotely("bob").stderr
+    assert "at most 1 run at once for eve" in remotely("eve", role="viewer").stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("users: {ada: 3}", "remote.users: ada: got 3; expected max-runs, max-waiting, max-cpus"),
+     ("users: {ada: {max-run: 3}}", "remote.users: ada: unknown key max-run; expected"),
+     ("users: {ada: {max-runs: x}}", "remote.users: ada: max-runs: expected a whole number"),
+     ("users: [ada]", "remote.users: expected names, each with its limits"),
+     ("roles: {king: {max-runs: 1}}", "remote.roles: expected user, viewer, admin, got king")],
+)  # fmt: skip
+def test_invalid_limits_of_people_are_named(site, text, message):
+    done = site(f"remote:\n  {text}\n")("run", "--", "true")
+    assert done.returncode == 2
+    assert re.search(rf"run\.yml:2: {re.escape(message)}", done.stderr), done.stderr
