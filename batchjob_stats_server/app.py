@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, params
 from batchjob import __version__
 from batchjob_stats_server.api import (
     arrays,
+    digest,
     health,
     jobs,
     local_runs,
@@ -61,6 +62,7 @@ ROUTERS = (
     arrays.router,
     stats.router,
     usage.router,
+    digest.router,
     tokens.router,
     subscriptions.router,
     local_runs.router,

@@ -48,6 +48,7 @@ class Told(NamedTuple):
     due_time: int
     detail: str = ""
     account: str = ""
+    threshold: int = 0
 
 
 def told_of_records(
@@ -75,13 +76,15 @@ def write(db: Connection, offer: Offer, cluster: str, told: Collection[Told], no
         by_user.setdefault(own.username, []).append(own)
     rows = []
     for each in told:
-        wishes = [Wish(each.event)]
+        wishes = [Wish(each.event, each.threshold)]
         if each.event is MessageEvent.FAILURE:
             wishes.append(Wish(MessageEvent.END))
         subscribed = by_user.get(each.user, ())
         found: set[Recipient] = set()
         for wish in wishes:
-            found |= subscriptions.recipients(offer, subscribed, cluster, each.jobid, wish)
+            found |= subscriptions.recipients(
+                offer, subscribed, cluster, each.jobid, wish, each.account
+            )
         rows += [_new_row(cluster, each, to, now) for to in found]
     insert(db, rows)
 

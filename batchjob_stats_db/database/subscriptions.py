@@ -201,6 +201,20 @@ def switch_off(db: Connection, username: str, now: int) -> None:
         add(db, Subscription(0, username, event, OFF, "", "", "", "", "", 0, now))
 
 
+def wanted_events(db: Connection, offer: Offer) -> set[str]:
+    """The events that anybody wants to be told of."""
+    events = sa.select(_table.c.event).where(_table.c.channel != OFF).distinct()
+    return {parse_wish(wish).event for wish in offer.defaults} | set(db.scalars(events))
+
+
+def account_digests(db: Connection, cluster: str) -> list[tuple[str, str]]:
+    """Users, and the accounts of which they want digests; whether they may is another question."""
+    c = _table.c
+    wanted = (c.event == MessageEvent.DIGEST) & (c.account != "") & c.cluster.in_(("", cluster))
+    rows = db.execute(sa.select(c.username, c.account).where(wanted).distinct())
+    return [(row.username, row.account) for row in rows]
+
+
 class Recipient(NamedTuple):
     """Where a message goes."""
 
@@ -210,13 +224,18 @@ class Recipient(NamedTuple):
 
 
 def recipients(
-    offer: Offer, subscribed: Iterable[Subscription], cluster: str, jobid: str, wanted: Wish
+    offer: Offer,
+    subscribed: Iterable[Subscription],
+    cluster: str,
+    jobid: str,
+    wanted: Wish,
+    account: str = "",
 ) -> set[Recipient]:
-    """Where one user is told of an event of a job of theirs."""
+    """Where one user is told of an event of a job of theirs, or of an account."""
     own = [
         each
         for each in subscribed
-        if each.event == wanted.event and each.cluster in ("", cluster) and not each.account
+        if each.event == wanted.event and each.cluster in ("", cluster) and each.account == account
     ]
     found = {
         (each.channel, each.target): Recipient(each.channel, each.target, each.quiet_hours)
@@ -224,7 +243,7 @@ def recipients(
         if each.jobid in ("", jobid) and each.channel in offer.channels
         and each.threshold <= wanted.threshold
     }  # fmt: skip
-    default = any(
+    default = not account and any(
         wish.event is wanted.event and wish.threshold <= wanted.threshold
         for wish in map(parse_wish, offer.defaults)
     )

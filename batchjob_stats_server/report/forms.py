@@ -11,6 +11,7 @@ from batchjob_stats_server.report.model import Advice, Report
 from batchjob_stats_server.report.seff import seff_lines
 from batchjob_stats_server.report.text import (
     GPU_TITLE,
+    Document,
     ReportLine,
     build_document,
     efficiency_lines,
@@ -41,7 +42,11 @@ def as_json(report: Report) -> bytes:
 
 def as_text(report: Report, zone: tzinfo = UTC) -> str:
     """Plain text, for a terminal or an e-mail."""
-    document = build_document(report, zone)
+    return document_as_text(build_document(report, zone))
+
+
+def document_as_text(document: Document) -> str:
+    """The text of a report, or of what has the same parts."""
     lines = [document.title, "=" * len(document.title)]
     lines += _wrap("", document.headline) if document.headline else []
     lines += [document.notice] if document.notice else []
@@ -126,7 +131,12 @@ def as_markdown(report: Report, zone: tzinfo = UTC) -> str:
 
 def as_html(report: Report, zone: tzinfo = UTC) -> str:
     """A complete HTML page."""
-    return _template("report.html").render(document=build_document(report, zone))
+    return document_as_html(build_document(report, zone))
+
+
+def document_as_html(document: Document) -> str:
+    """The page of a report, or of what has the same parts."""
+    return _template("report.html").render(document=document)
 
 
 FORMS: Mapping[str, tuple[str, Callable[[Report, tzinfo], str]]] = {

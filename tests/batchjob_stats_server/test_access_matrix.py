@@ -88,6 +88,8 @@ RULES = {
     ),
     ("GET", f"{P}/usage", "since=0&by=user"): (401, MINE, PHYSICS, ALL, ALL, MINE, MINE, MINE),
     ("GET", f"{P}/usage/emissions", "since=0&by=user"): (401, NONE, NONE, NONE, NONE, *NO),
+    # test_digest.py has whose jobs are in it.
+    ("GET", f"{P}/digest", "user=bob"): (401, *OK),
     ("GET", f"{P}/tokens", ""): (401, *OK),
     ("GET", f"{P}/tokens", "user=bob"): (401, 403, 403, 403, 200, 403, 200, 403),
     ("POST", f"{P}/tokens", ""): (401, 201, 201, 201, 201, 201, 201, 201),
@@ -217,7 +219,7 @@ def test_token_with_revoked_parent_or_unprivileged_maker_is_rejected(
     assert wrong_answers("nobody", client, headers, token_headers, services) == []
 
 
-ROUTES_WITHOUT_CLUSTER = ("", "/", "/me", "/clusters", "/messages", "/emission-factors")
+ROUTES_WITHOUT_CLUSTER = ("", "/", "/me", "/clusters", "/messages", "/digest", "/emission-factors")
 
 
 @pytest.mark.parametrize("role", CLUSTER_LOGINS)

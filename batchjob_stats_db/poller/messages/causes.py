@@ -1,11 +1,36 @@
-"""What people are told of: what a poll brought, and what running jobs do."""
+"""What people are told of: what a poll brought, what running jobs do, and the week."""
 
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob_stats_db.database import outbox, subscriptions
+from batchjob.judgements import RUNNING_STATES
+from batchjob.runtime.formatting import format_duration
+from batchjob_stats_db.database import outbox, schema, subscriptions
+from batchjob_stats_db.database.access import coordinates
 from batchjob_stats_db.database.job_writer import JobWriter
+from batchjob_stats_db.database.outbox import Told
 from batchjob_stats_db.database.store import Store
+from batchjob_stats_db.database.subscriptions import MessageEvent
+from batchjob_stats_db.days import DAY
 from batchjob_stats_db.poller.messages.options import MessageOptions
+
+_IDLE_RATIO = 0.01  # of the GPUs' time
+_SEEN_RATIO = 0.9  # of a period, so that a gap is not taken for idleness
+_FRESH_SECONDS = 600
+_DIGEST_HOUR = 7  # on Mondays
+_DIGEST_LATE_SECONDS = DAY  # after that, a week is not told of any more
+
+
+class _GpuLook(NamedTuple):
+    """Counters of a job's GPUs, up to a time."""
+
+    until: float
+    busy_seconds: float
+    observed_seconds: float
 
 
 class Causes:
@@ -14,6 +39,9 @@ class Causes:
     def __init__(self, store: Store, options: MessageOptions) -> None:
         self._store = store
         self._options = options
+        self._offer = options.checked_offer()
+        self._idle_since: dict[int, _GpuLook] = {}
+        self._told_week: date | None = None
 
     def tell_of_batch(self, db: Connection, jobs: JobWriter) -> None:
         """Tell of jobs that began or ended, in the transaction that writes them."""
@@ -23,11 +51,112 @@ class Causes:
         since = int(subscriptions.read_site(db).get("since", now))
         oldest = self._options.pace().oldest_seconds
         told = outbox.told_of_records(jobs.begun_or_ended, since, oldest, now)
-        outbox.write(db, self._options.checked_offer(), self._store.cluster, told, now)
+        outbox.write(db, self._offer, self._store.cluster, told, now)
 
     def look(self) -> bool:
-        """Delete what was done long ago."""
+        """Tell of idle GPUs, full memory and the week; delete what was done long ago."""
         now = int(self._store.clock())
+        monday = self._monday(now)
         with self._store.transaction() as db:
+            told = self._of_running_jobs(db, now)
+            if monday is not None and monday != self._told_week:
+                told += self._of_the_week(db, monday, now)
+            outbox.write(db, self._offer, self._store.cluster, told, now)
             outbox.delete_old(db, self._store.cluster, now)
+        self._told_week = monday
         return True
+
+    def _monday(self, now: int) -> date | None:
+        """The Monday whose digests are due; None: at other times."""
+        here = datetime.fromtimestamp(now, ZoneInfo(self._options.zone))
+        monday = here.date() - timedelta(days=here.weekday())
+        begin = datetime(monday.year, monday.month, monday.day, _DIGEST_HOUR, tzinfo=here.tzinfo)
+        return monday if 0 <= now - begin.timestamp() < _DIGEST_LATE_SECONDS else None
+
+    def _of_running_jobs(self, db: Connection, now: int) -> list[Told]:
+        wanted = subscriptions.wanted_events(db, self._offer)
+        if not wanted & {MessageEvent.IDLE, MessageEvent.MEMORY}:
+            self._idle_since.clear()
+            return []
+        rows = _running_jobs(db, self._store.cluster, now)
+        ids = {row.id for row in rows}
+        self._idle_since = {key: look for key, look in self._idle_since.items() if key in ids}
+        told = []
+        for row in rows:
+            if seconds := self._idle_seconds(row):
+                text = f"GPUs idle for {format_duration(seconds)}"
+                told.append(_told_of_row(row, MessageEvent.IDLE, seconds, text, now))
+            peak, held = row.memory_peak_bytes, row.allocated_memory_bytes
+            if peak is not None and held and (percent := int(100 * peak / held)):
+                text = f"memory at {percent} % at its peak, page cache included"
+                told.append(_told_of_row(row, MessageEvent.MEMORY, percent, text, now))
+        return told
+
+    def _idle_seconds(self, row: Any) -> int:
+        """For how long the GPUs of a job have done next to nothing; 0: unknown, or they work.
+
+        A job that was busy once is idle from then on, and the mean of its whole life does not tell.
+        """
+        if row.gpu_busy_seconds is None or row.gpu_observed_seconds is None or not row.gpus:
+            return 0
+        look = _GpuLook(row.until_time, row.gpu_busy_seconds, row.gpu_observed_seconds)
+        start = self._idle_since.get(row.id, _GpuLook(row.start_time, 0.0, 0.0))
+        observed = look.observed_seconds - start.observed_seconds
+        busy = look.busy_seconds - start.busy_seconds
+        if not 0 <= busy <= _IDLE_RATIO * observed:
+            start = look
+        self._idle_since[row.id] = start
+        seconds = look.until - start.until
+        return int(seconds) if observed >= _SEEN_RATIO * row.gpus * seconds else 0
+
+    def _of_the_week(self, db: Connection, monday: date, now: int) -> list[Told]:
+        """Digests of the week before a Monday; those that were told already have the same cause."""
+        cluster = self._store.cluster
+        until = int(datetime(monday.year, monday.month, monday.day, tzinfo=UTC).timestamp())
+        users, accounts = _active(db, cluster, until)
+        asked = subscriptions.account_digests(db, cluster)
+        people = [
+            *((user, "") for user in users),
+            *(
+                (user, account) for user, account in asked
+                if account in accounts and coordinates(db, user, cluster, account)
+            ),
+        ]  # fmt: skip
+        return [
+            Told(
+                MessageEvent.DIGEST, user, None, "", f"digest:{cluster}:{account}:{monday}",
+                now, str(until), account,
+            )
+            for user, account in people
+        ]  # fmt: skip
+
+
+def _told_of_row(row: Any, event: MessageEvent, threshold: int, text: str, now: int) -> Told:
+    cause = f"{event}:{row.id}"
+    return Told(event, row.username, row.id, row.jobid, cause, now, text, threshold=threshold)
+
+
+def _running_jobs(db: Connection, cluster: str, now: int) -> list[Any]:
+    """Running jobs that were measured a short time ago, with what was measured."""
+    job, usage = schema.job.c, schema.job_usage.c
+    query = (
+        sa.select(
+            job.id, job.jobid, job.username, job.start_time, job.allocated_memory_bytes,
+            usage.until_time, usage.gpus, usage.gpu_busy_seconds, usage.gpu_observed_seconds,
+            usage.memory_peak_bytes,
+        )
+        .select_from(schema.job.join(schema.job_usage))
+        .where(
+            job.cluster == cluster, job.end_time.is_(None), job.state.in_(RUNNING_STATES),
+            job.start_time.is_not(None), job.tool == "", usage.until_time > now - _FRESH_SECONDS,
+        )
+    )  # fmt: skip
+    return list(db.execute(query).all())
+
+
+def _active(db: Connection, cluster: str, until: int) -> tuple[set[str], set[str]]:
+    """Users and accounts with jobs in the week before a day."""
+    daily = schema.daily_usage.c
+    which = (daily.cluster == cluster) & (daily.day >= until - 7 * DAY) & (daily.day < until)
+    rows = db.execute(sa.select(daily.username, daily.account).where(which).distinct()).all()
+    return {row.username for row in rows}, {row.account for row in rows}

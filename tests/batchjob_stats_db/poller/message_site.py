@@ -68,6 +68,10 @@ class MessageSite:
         self.sender.send_due()
 
     @property
+    def recipients(self) -> list[str]:
+        return [address for addresses in self.relay.recipients for address in addresses]
+
+    @property
     def subjects(self) -> list[str]:
         return [mail["Subject"] for mail in self.relay.mails]
 

@@ -263,3 +263,114 @@ def test_report_server_answers_for_the_run(site, job):
     reports = [request for request in site.server.requests if "report" in request.path]
     assert {request.form["cluster"][0] for request in reports} == {"c1"}
     assert answer_report(reports[0]).status == 200
+
+
+def measure(site, until, **values):
+    """Store what was measured of job 1 until then."""
+    row = {"job_id": 1, "source": "prometheus", "measured_time": until, "until_time": until,
+           "samples": 1, "dropped_series": 0, "nodes": 1, "coverage": 1.0, **values}  # fmt: skip
+    with site.engine.begin() as db:
+        db.execute(sa.delete(schema.job_usage))
+        db.execute(sa.insert(schema.job_usage).values(row))
+
+
+@pytest.fixture
+def running(site, job):
+    """A job with two GPUs that has just started, of a user who wants to know of idle GPUs."""
+    site.subscribe("alice", "idle=30m")
+    site.write(job(state=JobState.RUNNING, start_time=site.now, end_time=None, allocated_gpus=2))
+    return site.now
+
+
+def gpus(site, start, busy, observed=1.0):
+    """Two GPUs that were busy for so many seconds together, and observed for part of the time."""
+    seen = 2 * (site.now - start) * observed
+    measure(site, site.now, gpus=2, gpu_busy_seconds=busy, gpu_observed_seconds=seen)
+    site.causes.look()
+    site.send(after=300)
+
+
+def test_idle_gpus_from_the_start(site, running):
+    site.now += 1200
+    gpus(site, running, busy=0)
+    assert site.relay.mails == []
+    for _ in range(5):
+        site.now += 600
+        gpus(site, running, busy=0)
+    assert site.subjects == ["[batchjob] Job 1 (train) on c1: GPUs idle for 35 min"]
+
+
+def test_gpus_that_were_busy_once_and_are_idle_since(site, running):
+    busy = 0
+    for minute in range(60):
+        busy += 120 if minute < 15 else 0
+        gpus(site, running, busy)
+    (subject,) = site.subjects
+    assert "GPUs idle for" in subject
+
+
+@pytest.mark.parametrize(("busy", "observed"), [(0.05, 1.0), (0.0, 0.5)])
+def test_working_or_unseen_gpus_are_not_called_idle(site, running, busy, observed):
+    for _ in range(20):
+        gpus(site, running, 2 * (site.now - running) * busy, observed)
+    assert site.relay.mails == []
+
+
+def test_memory(site, job):
+    site.subscribe("alice", "memory=90%")
+    site.write(job(state=JobState.RUNNING, start_time=site.now, end_time=None))
+    for gigabytes in (6, 7, 7.5, 8):
+        site.now += 60
+        measure(site, site.now, memory_peak_bytes=int(gigabytes * 2**30))
+        site.causes.look()
+        site.send(after=200)
+    (mail,) = site.relay.mails
+    assert mail["Subject"].startswith("[batchjob] Job 1 (train) on c1: memory at 93 %")
+
+
+MONDAY = 1_775_433_600  # 2026-04-06, midnight UTC
+
+
+@pytest.fixture
+def week(engine, store, tmp_path):
+    """A week in which alice and bob worked for physics; dave coordinates it."""
+    with message_site(engine, store, tmp_path, default=()) as site:
+        sums = dict.fromkeys(schema.DAILY_SUMS, 0.0)
+        days = [{"cluster": "c1", "day": MONDAY - 86400, "account": "physics", "username": user,
+                 **sums} for user in ("alice", "bob")]  # fmt: skip
+        with engine.begin() as db:
+            db.execute(sa.insert(schema.daily_usage), days)
+            db.execute(
+                sa.insert(schema.association).values(
+                    cluster="c1", account="physics", username="dave", role="coordinator",
+                    is_default=0, since_time=0,
+                )
+            )  # fmt: skip
+        yield site
+
+
+def test_weekly_digest(week):
+    week.subscribe("alice", "digest")
+    week.subscribe("carol", "digest")  # without a job in this week
+    week.subscribe("dave", "digest", account="physics")
+    week.subscribe("eve", "digest", account="physics")  # coordinates nothing
+    for week.now in (MONDAY + 3600, MONDAY + 7 * 3600, MONDAY + 9 * 3600, MONDAY + 40 * 3600):
+        week.causes.look()
+        week.send(after=200)
+    assert sorted(week.recipients) == ["alice@example.org", "dave@example.org"]
+    assert sorted(week.subjects) == [
+        "[batchjob] The week of account physics on c1", "[batchjob] The week on c1",
+    ]  # fmt: skip
+    asked = {request.query for request in week.server.requests if "digest" in request.path}
+    assert any(f"account=physics&cluster=c1&until={MONDAY}" in query for query in asked)
+    assert any(f"user=alice&cluster=c1&until={MONDAY}" in query for query in asked)
+
+
+def test_digest_of_an_account_that_is_coordinated_no_more(week):
+    week.subscribe("dave", "digest", account="physics")
+    with week.engine.begin() as db:
+        db.execute(sa.delete(schema.association))
+    week.now = MONDAY + 8 * 3600
+    week.causes.look()
+    week.send(after=200)
+    assert week.relay.mails == []
