@@ -135,7 +135,7 @@ def _read_script(file: str) -> str:
 
 def _last_job_of(given: argparse.Namespace, script: str) -> str:
     """The id of the last ended job with the script's name: that in it, else that of its file."""
-    submissions = [each.load_submission() for each in registry.SCHEDULERS]
+    submissions = map(registry.submission_of, registry.SOURCES)
     names = [name for each in submissions if each for name in each.job_names(script)]
     name = names[0] if names else Path(given.script).name
     wanted = {"name": name, "limit": _LATEST, **_parameters(given)}
@@ -153,8 +153,7 @@ def _print_corrected(file: str, report: str) -> int:
         sys.stdout.write(script)
         print("batchjob: the job's report advises no other request", file=sys.stderr)
         return 0
-    (scheduler,) = (each for each in registry.SCHEDULERS if each.name == again["scheduler"])
-    submission, request = scheduler.load_submission(), NextRequest(**again["request"])
+    submission, request = registry.submission_of(again["source"]), NextRequest(**again["request"])
     assert submission is not None  # only jobs of such schedulers have a resubmission
     sys.stdout.write(submission.corrected_script(script, request))
     print(f"batchjob: {again['basis']}", file=sys.stderr)

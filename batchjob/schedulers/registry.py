@@ -38,9 +38,6 @@ class Scheduler(NamedTuple):
     sources: tuple[SourceEntry, ...] = ()
     other_sources: tuple[str, ...] = ()  # values of JobRecord.source besides its sources' names
     reasons_module: str = ""  # the module that puts its reasons into words
-    # How to request memory and time, for `str.format`.
-    memory_request: str = ""  # {mib}: MiB of each node, {all}: of all nodes together
-    time_request: str = ""  # {hms}: [H]H:MM:SS
     submission: str = ""  # the module that knows its options for submit lines and scripts
     cluster: str = ""  # the module that queries the state of its cluster
     command: str = ""  # if this command exists, the cluster can be queried from this host
@@ -53,12 +50,6 @@ class Scheduler(NamedTuple):
 
     def load_cluster_module(self) -> "ClusterModule":
         return cast("ClusterModule", importlib.import_module(self.cluster).CLUSTER)
-
-    def load_submission(self) -> "Submission | None":
-        """Import the module that knows its options; None: it has none."""
-        if not self.submission:
-            return None
-        return cast("Submission", importlib.import_module(self.submission).SUBMISSION)
 
 
 _PACKAGE = "batchjob.schedulers"
@@ -75,7 +66,6 @@ SCHEDULERS: tuple[Scheduler, ...] = (
                 "Slurm's accounts and people", has_associations=True),
         ),
         other_sources=("squeue", "scontrol"), reasons_module=f"{_PACKAGE}.slurm.states",
-        memory_request="--mem={mib}M", time_request="--time={hms}",
         submission=f"{_PACKAGE}.slurm.submission",
         cluster=f"{_PACKAGE}.slurm.cluster", command="scontrol", address_option="slurmrestd_url",
         memory_sampling_seconds=30),  # slurm.conf: the default of JobAcctGatherFrequency
@@ -87,7 +77,6 @@ SCHEDULERS: tuple[Scheduler, ...] = (
                 "PBS jobs and history, by qstat -x -f -F json"),
         ),
         reasons_module=f"{_PACKAGE}.pbs.states",
-        memory_request="-l mem={all}mb", time_request="-l walltime={hms}",
         submission=f"{_PACKAGE}.pbs.submission",
         cluster=f"{_PACKAGE}.pbs.cluster", command="pbsnodes"),
     Scheduler("lsf", f"{_PACKAGE}.lsf.node",
@@ -144,6 +133,14 @@ _BY_SOURCE: Mapping[str, Scheduler] = {
 
 def find_by_source(source: str) -> Scheduler | None:
     return _BY_SOURCE.get(source)
+
+
+def submission_of(source: str) -> "Submission | None":
+    """How jobs with this JobRecord.source are submitted; None: not known."""
+    scheduler = find_by_source(source)
+    if scheduler is None or not scheduler.submission:
+        return None
+    return cast("Submission", importlib.import_module(scheduler.submission).SUBMISSION)
 
 
 def explain_reason(source: str, reason: str) -> str:

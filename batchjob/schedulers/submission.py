@@ -48,10 +48,19 @@ class Submission(NamedTuple):
         `other_options`: those that the job had beside its submit line, as in its batch script.
         """
         command, options, rest = self._parts(line)
-        values = self.next_values(self.values(other_options) | self.values(options), request)
+        values = self.next_values(self.known(line, other_options), request)
         options, missing = self._replaced(options, values)
         written = " ".join(each for each in (command, *missing, options.strip(), rest) if each)
         return written if values else ""
+
+    def options_for(self, line: str, other_options: str, request: NextRequest) -> str:
+        """The options that ask for the request."""
+        values = self.next_values(self.known(line, other_options), request)
+        return " ".join(self._write(name, values) for name in values)
+
+    def known(self, line: str, other_options: str = "") -> dict[str, str]:
+        """The options that a job had, on its submit line or beside it."""
+        return self.values(other_options) | self.values(self._parts(line)[1])
 
     def corrected_script(self, script: str, request: NextRequest) -> str:
         """The batch script with the request in its directives."""
@@ -112,8 +121,10 @@ class Submission(NamedTuple):
         if words[0].rpartition("/")[2] not in self.commands:
             return self.commands[0], "", line if line and "\n" not in line else "SCRIPT"
         position = 1
-        while position < len(words) and (words[position].startswith("-") or not words[position]):
+        while position < len(words) and (words[position][:1] in ("-", "")):
             word = words[position]
+            if word == "--":
+                break
             is_whole = "=" in word or not word or word in self.flags
             is_attached = len(word) > 2 and not word.startswith("--")  # like -t30
             position += 1 if is_whole or is_attached else 2

@@ -14,6 +14,7 @@ from batchjob_stats_db.queries.job_list import COLUMN_NAMES, ColumnNames, rows_b
 
 _COMPARED_JOBS = 5000  # of the user's jobs before this one; older ones are too old to compare with
 _SHORT_SECONDS = 60
+_EVER = 1 << 53  # later than all times
 _REQUEST = ("account", "partition", "allocated_cpus", "allocated_nodes", "allocated_gpus")
 _MAX_COUNTED = 1000
 _OTHER = schema.job.alias()
@@ -29,12 +30,11 @@ def similar(
     """The user's latest successful jobs before this one, after what they have in common with it.
 
     Those of the same name, else those of the same account, partition and size. Runs of one machine
-    have neither account nor partition: those with other names have nothing in common.
+    have neither account nor partition: those with other names have nothing in common. A job that
+    waits has no allocation to compare.
     """
-    if job["start_time"] is None:
-        return "", ()
     found: tuple[str, Sequence[RowMapping]] = ("", ())
-    requested = job["account"] or job["partition"]
+    requested = job["start_time"] is not None and (job["account"] or job["partition"])
     for shared_columns in (("name",) if job["name"] else (), _REQUEST if requested else ()):
         if not shared_columns:
             continue
@@ -52,7 +52,7 @@ def _successful_jobs(
 ) -> Sequence[RowMapping]:  # fmt: skip
     parameters = {name: job[name] for name in shared_columns}
     parameters |= {"cluster": job["cluster"], "user": job["username"], "id": job["id"]}
-    parameters |= {"until": job["start_time"], "most": most}
+    parameters |= {"until": _EVER if job["start_time"] is None else job["start_time"], "most": most}
     return rows_by_ids(
         db, db.scalars(_successful_query(access, shared_columns), parameters).all(), names
     )

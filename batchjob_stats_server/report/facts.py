@@ -10,8 +10,8 @@ from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report import explain, right_size
 from batchjob_stats_server.report.conditions import FactValue, FactValues
 from batchjob_stats_server.report.headline import ending_signal
-from batchjob_stats_server.report.model import ReportInput, Row
-from batchjob_stats_server.report.units import memory_request, time_request
+from batchjob_stats_server.report.model import ReportInput
+from batchjob_stats_server.report.resubmission import memory_words, time_words
 
 
 class JobFact(NamedTuple):
@@ -90,13 +90,13 @@ def _times_nodes(
 
 
 def _in_words(
-    write: Callable[[Row, float], str], amount: Callable[[ReportInput], float | None]
+    write: Callable[[ReportInput, float], str], amount: Callable[[ReportInput], float | None]
 ) -> Callable[[ReportInput], FactValue]:
     """An amount in the notation of the job's scheduler."""
 
     def value(inputs: ReportInput) -> FactValue:
         found = amount(inputs)
-        return None if found is None else write(inputs.job, found)
+        return None if found is None else write(inputs, found)
 
     return value
 
@@ -197,13 +197,13 @@ FACTS: Mapping[str, JobFact] = {
     "time_request": JobFact(
         "word",
         "`time_to_ask` in the notation of the scheduler.",
-        _in_words(time_request, right_size.seconds_to_request),
+        _in_words(time_words, right_size.seconds_to_request),
     ),
     "time_after_timeout": JobFact(
         "word",
         "What longer runs of the name took plus 20 %, else twice the longest time limit that was "
         "too short, in the notation of the scheduler.",
-        _in_words(time_request, right_size.seconds_after_timeout),
+        _in_words(time_words, right_size.seconds_after_timeout),
     ),
     "coverage": JobFact(
         "ratio",
@@ -291,13 +291,13 @@ FACTS: Mapping[str, JobFact] = {
     "memory_request": JobFact(
         "word",
         "`memory_to_ask` in the notation of the scheduler.",
-        _in_words(memory_request, right_size.node_memory_to_request),
+        _in_words(memory_words, right_size.node_memory_to_request),
     ),
     "memory_after_kill": JobFact(
         "word",
         "What larger runs of the name needed plus 20 %, else twice what was too little, in the "
         "notation of the scheduler.",
-        _in_words(memory_request, right_size.node_memory_after_kill),
+        _in_words(memory_words, right_size.node_memory_after_kill),
     ),
     "killed_runs": JobFact(
         "count",

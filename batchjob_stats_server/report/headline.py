@@ -5,7 +5,7 @@ for one that signal n ended.
 """
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import shorten
 
 from batchjob.judgements import thresholds
@@ -19,19 +19,7 @@ from batchjob_stats_server.report.model import ReportInput, Row
 _MAX_ERROR_LENGTH = 200  # characters; the page has the full text further below
 _NOT_A_JOB_FAULT = "This is not a fault of the job"
 _OUT_OF_MEMORY = 125  # the signal by which Slurm says that a step ran out of memory
-# Options of srun whose value, if they have one, follows `=` or nothing; srun(1), and getopt(3).
-_SRUN_FLAGS = frozenset(
-    ("bcast", "bell", "compress", "contiguous", "debugger-test", "disable-status", "exact",
-     "exclusive", "external", "get-user-env", "help", "hold", "immediate", "interactive",
-     "kill-on-bad-exit", "label", "multi-prog", "nice", "no-allocate", "no-bell", "no-kill",
-     "no-requeue", "oom-kill-step", "overcommit", "overlap", "oversubscribe", "parallel-debug",
-     "preserve-env", "propagate", "pty", "quiet", "quit-on-interrupt", "reboot", "requeue",
-     "resv-ports", "send-libs", "share", "spread-job", "stepmgr", "test-only", "unbuffered",
-     "usage", "use-min-nodes", "verbose", "version", "wait-for-children", "whole", "x11")
-)  # fmt: skip
-_SRUN_SHORT_FLAGS = "EHOQXZhklsuvV"
-_SRUN_OPTIONAL_VALUES = "IK"
-_MEMORY_OPTIONS = {"--mem": "nodes", "--mem-per-cpu": "cpus", "--mem-per-gpu": "gpus"}
+_MEMORY_OPTIONS = {"mem": "nodes", "mem-per-cpu": "cpus", "mem-per-gpu": "gpus"}
 _EXIT_CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "
     "for this machine",
@@ -225,7 +213,7 @@ def _oom_steps(inputs: ReportInput) -> Sequence[Row]:
 def _memory(job: Row, steps: Sequence[Row]) -> str:
     """`the kernel killed a process. The step had 80 MiB, and its peak was 79.6 MiB.`"""
     step = steps[0] if len(steps) == 1 else None
-    own = _requested_memory(step) if step else None
+    own = _requested_memory(job["source"], step) if step else None
     owner, limit, nodes = "The job", job["allocated_memory_bytes"], job["allocated_nodes"]
     if step and own is not None:
         owner, limit, nodes = "The step", own, step["nodes"]
@@ -238,15 +226,17 @@ def _memory(job: Row, steps: Sequence[Row]) -> str:
     return f"the kernel killed a process. {owner} had {size(limit)}{on}{reached}."
 
 
-def _requested_memory(step: Row) -> int | None:
+def _requested_memory(source: str, step: Row) -> int | None:
     """Memory on all its nodes that the step asked for, 0 if that is not known.
 
     None if it has that of its job.
     """
-    requests = [each for each in _srun_options(step["submit_line"]) if each[0] in _MEMORY_OPTIONS]
-    if not requests:
+    submission = registry.submission_of(source)
+    options = submission.known(step["submit_line"]) if submission else {}
+    option = next((name for name in _MEMORY_OPTIONS if name in options), None)
+    if option is None:
         return None
-    option, value = requests[-1]
+    value = options[option]
     try:
         amount = size_bytes(value, "M")
     except ValueError:
@@ -254,22 +244,7 @@ def _requested_memory(step: Row) -> int | None:
     if amount == 0:  # all that its job has
         return None
     count = step[_MEMORY_OPTIONS[option]]
-    return amount * (count or (1 if option == "--mem" else 0))
-
-
-def _srun_options(submit_line: str) -> Iterator[tuple[str, str]]:
-    """Names and values of srun's own options, which end where its program's name begins."""
-    words = iter(submit_line.split()[1:])
-    for word in words:
-        if not word.startswith("-") or word == "--":
-            return
-        name, equals, value = word.partition("=")
-        if word.startswith("--"):
-            has_next = not equals and name[2:] not in _SRUN_FLAGS
-        else:
-            letters = word[1:].lstrip(_SRUN_SHORT_FLAGS)
-            has_next = len(letters) == 1 and letters not in _SRUN_OPTIONAL_VALUES
-        yield name, next(words, "") if has_next else value
+    return amount * (count or (1 if option == "mem" else 0))
 
 
 def _location(job: Row, steps: Sequence[Row]) -> str:

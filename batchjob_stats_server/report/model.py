@@ -213,7 +213,7 @@ class Resubmission:
     """
 
     line: str  # "": the line holds nothing of the request
-    scheduler: str
+    source: str  # of the job's record, which tells its scheduler
     request: NextRequest
     basis: str  # how it was reckoned
     runs: int  # number of earlier runs

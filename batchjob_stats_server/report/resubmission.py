@@ -1,9 +1,11 @@
 """A job's submit line with the request that its report advises, and what that saves."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
+from batchjob.runtime.formatting import format_clock, size
 from batchjob.schedulers import registry
-from batchjob.schedulers.submission import NextRequest
+from batchjob.schedulers.submission import NextRequest, Submission
 from batchjob_stats_server.report import explain, right_size
 from batchjob_stats_server.report.model import ReportInput, Resubmission, Row
 
@@ -18,13 +20,9 @@ _DOUBLED = (
 def resubmission(inputs: ReportInput, given: Collection[str]) -> Resubmission | None:
     """The request of the rules whose advice is given; None if they ask for no other one."""
     job, request = inputs.job, _request(inputs, set(given))
-    scheduler = registry.find_by_source(job["source"])
-    submission = scheduler.load_submission() if scheduler else None
-    if scheduler is None or submission is None or request == _as_before(job):
+    submission = registry.submission_of(job["source"])
+    if submission is None or request == _as_before(job):
         return None
-    other = submission.recorded(job["requested_resources"]) or "\n".join(
-        line for line in inputs.script.split("\n") if line.startswith(submission.directive)
-    )
     nodes, held_gpus = request.nodes, job["gpus_held"] or 0
     cpus = 0 if request.cpus is None else (request.held_cpus or 0) - request.cpus
     gpus = 0 if request.gpus is None else held_gpus - request.gpus * nodes
@@ -34,8 +32,8 @@ def resubmission(inputs: ReportInput, given: Collection[str]) -> Resubmission | 
     limit = job["time_limit_seconds"]
     earlier = f"{len(inputs.similar)} earlier runs" if inputs.similar else "no earlier run"
     return Resubmission(
-        submission.corrected_line(job["submit_line"], other, request),
-        scheduler.name,
+        submission.corrected_line(job["submit_line"], _other_options(inputs, submission), request),
+        job["source"],
         request,
         _DOUBLED if {"out-of-memory", "time-limit-reached"} & set(given)
         else _PLUS.format(earlier=earlier),
@@ -43,6 +41,35 @@ def resubmission(inputs: ReportInput, given: Collection[str]) -> Resubmission | 
         int(limit - request.seconds) if limit and request.seconds else 0,
         _idle_joules(job, cpus / (request.held_cpus or 1), gpus / (held_gpus or 1)),
     )  # fmt: skip
+
+
+def memory_words(inputs: ReportInput, node_bytes: float) -> str:
+    """Memory of each node, such as `24 GiB per node (--mem=24576M)`, as it was requested before."""
+    request = replace(_as_before(inputs.job), memory_mib=int(node_bytes) >> 20)
+    each = " per node" if request.nodes > 1 else ""
+    return f"{size(node_bytes)}{each}{_in_brackets(inputs, request)}"
+
+
+def time_words(inputs: ReportInput, seconds: float) -> str:
+    """A time limit, such as `4:00:00 (--time=4:00:00)`."""
+    request = replace(_as_before(inputs.job), seconds=int(seconds))
+    return format_clock(seconds) + _in_brackets(inputs, request)
+
+
+def _in_brackets(inputs: ReportInput, request: NextRequest) -> str:
+    job, submission = inputs.job, registry.submission_of(inputs.job["source"])
+    if submission is None:
+        return ""
+    other = _other_options(inputs, submission)
+    options = submission.options_for(job["submit_line"], other, request)
+    return f" ({options})" if options else ""
+
+
+def _other_options(inputs: ReportInput, submission: Submission) -> str:
+    """What the scheduler recorded, else what is in the batch script."""
+    return submission.recorded(inputs.job["requested_resources"]) or "\n".join(
+        line for line in inputs.script.split("\n") if line.startswith(submission.directive)
+    )
 
 
 def _request(inputs: ReportInput, given: set[str]) -> NextRequest:

@@ -14,13 +14,17 @@ _NAMES = {
     "cpus-per-task": "c", "ntasks": "n", "ntasks-per-node": "", "mem": "", "mem-per-cpu": "",
     "mem-per-gpu": "", "gpus": "G", "gpus-per-node": "", "gres": "", "time": "t",
 }  # fmt: skip
+# Options of sbatch and srun without a value, or whose value follows `=`; getopt(3).
+_LONG_FLAGS = (
+    "bcast bell compress contiguous debugger-test disable-status exact exclusive external "
+    "get-user-env help hold ignore-pbs immediate interactive kill-on-bad-exit label multi-prog "
+    "nice no-allocate no-bell no-kill no-requeue oom-kill-step overcommit overlap oversubscribe "
+    "parallel-debug parsable preserve-env propagate pty quiet quit-on-interrupt reboot requeue "
+    "resv-ports send-libs share spread-job stepmgr test-only unbuffered usage use-min-nodes "
+    "verbose version wait wait-for-children whole x11"
+)
 _FLAGS = frozenset(
-    (
-        *("--contiguous", "--exclusive", "--hold", "-H", "--ignore-pbs", "--no-kill", "-k"),
-        *("--no-requeue", "--overcommit", "-O", "--oversubscribe", "-s", "--parsable"),
-        *("--quiet", "-Q", "--requeue", "--reboot", "--spread-job", "--test-only"),
-        *("--use-min-nodes", "--verbose", "-v", "--wait", "-W"),
-    )
+    (*(f"--{name}" for name in _LONG_FLAGS.split()), *(f"-{each}" for each in "EHIKOQWXZhklsuvV"))
 )
 _GPUS = re.compile(r"((?:gpu:)?(?:[\w.-]+:)?)(\d+)")  # 4, a100:4, gpu:4, gpu:a100:4
 

@@ -47,8 +47,8 @@ def efficiency_bar(measured: Efficiency | EfficiencyRatio) -> UsageBar:
 
 
 def level(what: str, ratio: float) -> str:
-    """The level of a ratio: low, fair, good or high."""
-    limits = thresholds()
+    """The level of a ratio as it is shown, in whole per cents: low, fair, good or high."""
+    limits, ratio = thresholds(), round(ratio, 2)
     if what in ("memory", "time") and ratio > limits.near_limit:
         return "high"
     if what == "time":

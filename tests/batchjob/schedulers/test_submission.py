@@ -16,7 +16,7 @@ def request_of(nodes=1, **amounts):
 
 
 def corrected(source, line, other="", nodes=1, **amounts):
-    submission = registry.find_by_source(source).load_submission()
+    submission = registry.submission_of(source)
     return submission.corrected_line(line, other, request_of(nodes, **amounts or LESS))
 
 
@@ -112,14 +112,14 @@ SCRIPTS = {
 @pytest.mark.parametrize("source", SCRIPTS)
 def test_script_has_the_request_in_its_head(source):
     before, after = SCRIPTS[source]
-    submission = registry.find_by_source(source).load_submission()
+    submission = registry.submission_of(source)
     assert submission.corrected_script(before, request_of(**LESS)) == after
     assert submission.corrected_script(after, request_of(**LESS)) == after
 
 
 @given(st.sampled_from(sorted(SCRIPTS)), st.text())
 def test_any_script_keeps_its_commands(source, text):
-    submission = registry.find_by_source(source).load_submission()
+    submission = registry.submission_of(source)
     corrected = submission.corrected_script(text, request_of(seconds=9000))
     commands = [line for line in text.split("\n") if not line.startswith("#")]
     assert [line for line in corrected.split("\n") if not line.startswith("#")] == commands

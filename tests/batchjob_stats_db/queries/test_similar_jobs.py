@@ -3,6 +3,7 @@
 import pytest
 
 from batchjob.schedulers.accounting import Batch
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.queries.jobs import find_jobs
 from batchjob_stats_db.queries.similar import same_name, similar
@@ -17,8 +18,11 @@ def similar_to_last(engine, store, job):
         start = NOW - 3600 * (len(jobs_fields) + 1)
         jobs = [
             job(
-                str(number), submit_time=start + 3600 * number, start_time=start + 3600 * number,
-                end_time=start + 3600 * number + 600, **fields,
+                str(number),
+                **{
+                    "submit_time": start + 3600 * number, "start_time": start + 3600 * number,
+                    "end_time": start + 3600 * number + 600, **fields,
+                },
             )
             for number, fields in enumerate(jobs_fields)
         ]  # fmt: skip
@@ -43,6 +47,12 @@ def test_jobs_of_the_same_request_if_few_have_the_name(similar_to_last):
         {"name": "a"}, {"name": "b", "allocated_cpus": 8}, {"name": "c"}, {"name": "d"}
     )
     assert found == ("account, partition and size", ["2", "0"])
+
+
+def test_waiting_job_is_compared_with_all_runs_of_its_name(similar_to_last):
+    waiting = {"start_time": None, "end_time": None, "state": JobState.PENDING}
+    found = similar_to_last(*({"name": name} for name in "aba"), {"name": "a", **waiting})
+    assert found == ("name", ["2", "0"])
 
 
 @pytest.mark.parametrize(("names", "found"), [("abcd", ("", [])), ("aba", ("name", ["0"]))])

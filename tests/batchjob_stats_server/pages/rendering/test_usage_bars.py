@@ -9,6 +9,12 @@ def efficiency(what, ratio, missing=""):
     return Efficiency(what, ratio, None, None, "seconds", "a / b", "prometheus", missing)
 
 
+def test_level_is_that_of_the_shown_per_cent():
+    """24.6 % is shown as 25 %, which is not red elsewhere either."""
+    assert usage_bars.level("memory", 0.246) == usage_bars.level("memory", 0.254) == "fair"
+    assert usage_bars.level("memory", 0.244) == "low"
+
+
 def test_levels():
     levels = {
         (what, ratio): usage_bars.efficiency_bar(efficiency(what, ratio)).level
