@@ -1,6 +1,6 @@
 """What samples cost: bytes and CPU time for each, with 1 to 200 jobs.
 
-    python -m benchmarks.samples [--jobs 1,10,50,200] [--passes 720]
+    python -m benchmarks.samples [--jobs 1,10,50,200] [--passes 720] [--interval 5]
 
 The jobs' numbers change as real ones do: `busy` computes, `io` reads and writes as well, `idle`
 waits. An hour at the usual interval is 720 passes; they are made one after the other, without
@@ -93,8 +93,12 @@ class Job:
         return JobAccount(self.name, {("host", "active"): self._joules}, {})
 
 
-def record(jobs: list[Job], samples: Path, passes: int) -> tuple[float, int]:
-    """CPU seconds of the recorder, and the bytes of the files before they are packed again."""
+def record(jobs: list[Job], samples: Path, passes: int, interval: int = 5) -> tuple[float, int]:
+    """CPU seconds of the recorder, and the bytes of the files before they are packed again.
+
+    `interval`: seconds between two samples, a multiple of the five of a pass.
+    """
+    step = interval // 5
     moment = T
     sources = SampleSources(
         lambda: [(job.name, job.reading()) for job in jobs],
@@ -108,13 +112,14 @@ def record(jobs: list[Job], samples: Path, passes: int) -> tuple[float, int]:
         lambda: moment,
     )
     cpu = 0.0
-    for number in range(passes):
+    for number in range(0, passes, step):
         for job in jobs:
-            job.go_on(number)
+            for each in range(number, number + step):
+                job.go_on(each)
         begun = time.process_time()
         recorder.record()
         cpu += time.process_time() - begun
-        moment += 5.0
+        moment += 5.0 * step
     live = sum(path.stat().st_size for job in jobs for path in files(samples, job))
     begun = time.process_time()
     recorder.start()
@@ -141,24 +146,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", default="1,10,50,200")
     parser.add_argument("--passes", type=int, default=720)
+    parser.add_argument("--interval", type=int, default=5)
     given = parser.parse_args()
     print(
-        "jobs  kind  CPU us/sample  bytes/sample while it runs  after  kB/job and hour  text/gzip"
+        "jobs  kind  CPU us/sample  bytes/sample while it runs  after  "
+        "kB/job and hour while it runs  after  text/gzip"
     )
     for count in map(int, given.jobs.split(",")):
         for kind in KINDS:
             with tempfile.TemporaryDirectory(prefix="bj-samples-") as folder:
                 samples = Path(folder)
                 jobs = [Job(number, kind) for number in range(count)]
-                cpu, live = record(jobs, samples, given.passes)
-                many = count * given.passes
+                cpu, live = record(jobs, samples, given.passes, given.interval)
+                many = count * given.passes * 5 // given.interval
+                hours = count * given.passes * 5 / 3600
                 sizes = [
                     (p.stat().st_size, unpacked(p)) for job in jobs for p in files(samples, job)
                 ]
                 packed, text = (sum(column) for column in zip(*sizes, strict=True))
                 print(
                     f"{count:4d}  {kind:4s}  {cpu / many * 1e6:13.0f}  {live / many:26.1f}  "
-                    f"{packed / many:5.1f}  {packed / count / given.passes * 0.72:15.1f}  "
+                    f"{packed / many:5.1f}  {live / hours / 1000:29.1f}  "
+                    f"{packed / hours / 1000:5.1f}  "
                     f"{text / packed:9.1f}"
                 )
                 if count == 1:

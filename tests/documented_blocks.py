@@ -157,6 +157,8 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
         "$ batchjob metrics 7b1e": _done("batchjob_cli/test_metrics_command"),
         "batchjob metrics 7b1e --json": _typed("batchjob_cli/test_metrics_command"),
         "curl -H": _done("batchjob_stats_server/api/test_samples_route"),
+        "rclone copy": _needs("rclone"),
+        "rclone cat": _needs("rclone"),
         "zcat FILE": _typed("batchjob_cli/test_metrics_command"),
     },
     "docs/schedulers/pbs.md": {

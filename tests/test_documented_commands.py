@@ -43,7 +43,8 @@ OTHER_PROGRAMS = {
     "dpkg-scanpackages", "echo", "export", "fi", "for", "git", "gpg",
     "grafana", "groupadd", "gzip", "helm", "htpasswd", "if", "install", "jq", "kubectl",
     "lint-imports", "loginctl", "minisign", "mkdir", "modprobe", "mypy", "openssl", "pip",
-    "podman", "promtool", "pytest", "python", "python3", "python3.11", "qmgr", "ruff", "scontrol",
+    "podman", "promtool", "pytest", "python", "python3", "python3.11", "qmgr", "rclone", "ruff",
+    "scontrol",
     "sed", "sha256sum", "sphinx-build", "systemctl", "systemd-run", "twine", "udevadm", "usermod",
     "vector", "victoria-metrics", "vmagent", "zcat",
 }  # fmt: skip

@@ -288,6 +288,7 @@ def write_configuration(
                     "admin": [OPERATOR],
                 },
                 "emissions": {"provider": ["owid:FR"]},
+                "logs": {"url": "https://logs.example.org/?n={node}&t={start}"},
                 "limit": {"user-rate": 200},  # tests open dashboards faster than users do
             }
         )

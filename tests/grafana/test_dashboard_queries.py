@@ -19,7 +19,8 @@ pytestmark = pytest.mark.e2e
 DASHBOARDS = {
     path.relative_to(FOLDER).as_posix(): json.loads(path.read_text())
     for path in sorted(FOLDER.rglob("*.json"))
-    if path.parent.name != "kubernetes"  # other programs' series: test_kubernetes_dashboards.py
+    # Other programs' series: test_kubernetes_dashboards.py. Lines of a log database: test_logs.py.
+    if path.parent.name not in ("kubernetes", "logs")
 }
 # Queries that may return nothing: a part of the query, and the reason.
 EXPECTED_EMPTY = {
@@ -30,7 +31,7 @@ EXPECTED_EMPTY = {
     "batchjob_cluster_node_unavailable_info": "all nodes take jobs",
     "batchjob_cluster_pending_longest_wait_seconds": "no job that could start waits",
     "batchjob_cluster_job_wait_seconds": "no job starts while the collector runs",
-    "similar.comparisons": "no similar job ended before",
+    "/report/comparisons": "no similar job ended before",
     "/stats/idle-gpus": "no job has held GPUs for half an hour",
     "gpu_unused_seconds": "busy time is counted up to 40 s late, and the jobs are shorter",
     "batchjob_gpu_map_disagreements": "all sources agree",
@@ -136,7 +137,7 @@ def link_target(url, column, frame, viewer):
     if column not in row:
         return None
     url = url.replace("${__value.raw}", row[column])
-    names = r"\$\{__(?:field\.labels|data\.fields)\.(\w+)\}"
+    names = r"\$\{__(?:field\.labels|data\.fields)\.(\w+)(?::raw)?\}"
     return urllib.parse.urlsplit(
         viewer.interpolate(re.sub(names, lambda match: row[match[1]], url))
     )
@@ -154,7 +155,8 @@ def test_links_point_to_clusters_known_to_the_dashboard(running_stack, name):
             for target in panel.get("targets", ()):
                 frames = running_stack.grafana.frames(target, viewer)[:1]
                 for (column, url), frame in itertools.product(column_links(panel), frames):
-                    if target_url := link_target(url, column, frame, viewer):
+                    target_url = link_target(url, column, frame, viewer)
+                    if target_url and not target_url.netloc:
                         dashboard = by_uid[target_url.path.removeprefix("/d/")]
                         variables = cluster_variable(target_url.query, dashboard)
                         dashboard_client.open_dashboard(
@@ -195,6 +197,17 @@ def test_recording_rules_evaluate_on_real_series(running_stack):
     assert expected - series_names - occasional == set()
     firing = running_stack.tsdb.query('ALERTS{alertstate="firing",severity="critical"}')
     assert firing == []
+
+
+def test_job_has_a_link_to_the_lines_of_its_nodes(running_stack):
+    dashboard = DASHBOARDS["infinity/job.json"]
+    (panel,) = [each for each in dashboard["panels"] if each["title"] == "Log of its nodes"]
+    (viewer, *_) = viewers(running_stack, "infinity/job.json")
+    (frame,) = running_stack.grafana.frames(panel["targets"][0], viewer)
+    ((column, url),) = column_links(panel)
+    link = link_target(url, column, frame, viewer)
+    assert link.netloc == "logs.example.org"
+    assert urllib.parse.parse_qs(link.query)["n"] == frame["nodes"]
 
 
 def test_job_link_sets_time_range_of_the_job(running_stack):

@@ -222,7 +222,7 @@ DASHBOARD = Dashboard(
             "Log of its nodes",
             "logs",
             "The lines that the nodes wrote during the job, in the site's log database.",
-            PanelColumn("nodes", "Nodes", link="${__data.fields.url}"),
+            PanelColumn("nodes", "Nodes", link="${__data.fields.url:raw}"),
             PanelColumn("url", hidden=True),
             width=24,
         ),
