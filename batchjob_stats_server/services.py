@@ -107,8 +107,7 @@ def build(settings: ServerSettings) -> Services:
     has_factors = emissions.provider or emissions.server_url
     limit, gate, streams = settings.limit, settings.gate, settings.samples.streams
     endpoint = gate_endpoint(settings.tsdb, gate)
-    concurrent = gate.concurrent if settings.tsdb.url else 0
-    tsdb = PromqlBackend(endpoint, concurrent, max(concurrent // 2, 1)) if concurrent else None
+    tsdb = PromqlBackend(endpoint, gate.concurrent) if settings.tsdb.url else None
     histories = _time_series_pool(settings, endpoint, tsdb)
     metrics = ServerMetrics()
     metrics.watch(readers, tsdb.turns if tsdb else None)

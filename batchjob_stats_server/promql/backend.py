@@ -53,10 +53,9 @@ class Rejected(Exception):
 class PromqlBackend:
     """Queries one server."""
 
-    def __init__(self, endpoint: Endpoint, concurrent: int, max_per_user: int = 0) -> None:
-        """`max_per_user`: maximum number of simultaneous queries of one user; 0: half of all."""
-        each = max_per_user or max(1, concurrent // 2)
-        self.turns = Turns(concurrent, each, "the time series database")
+    def __init__(self, endpoint: Endpoint, concurrent: int) -> None:
+        """`concurrent`: maximum number of simultaneous queries; one user has half of them."""
+        self.turns = Turns(concurrent, max(1, concurrent // 2), "the time series database")
         self._endpoint = endpoint
         self._has_old_smoothing = True  # until it says that it does not know the function
         check_certificates(endpoint)

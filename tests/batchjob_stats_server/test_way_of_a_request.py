@@ -11,8 +11,8 @@ from tests.helpers.crossed import Crossed, Recorder
 @pytest.mark.parametrize(
     ("path", "accept", "most"),
     [
-        ("/api/v1/jobs", "application/json", Crossed(23, 85)),
-        ("/", "text/html", Crossed(43, 160)),
+        ("/api/v1/jobs", "application/json", Crossed(21, 83)),
+        ("/", "text/html", Crossed(41, 157)),
     ],
     ids=["list", "start page"],
 )
