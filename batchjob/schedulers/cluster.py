@@ -119,14 +119,6 @@ class License(NamedTuple):
     reserved: int | None
 
 
-class NativeMetric(NamedTuple):
-    """A gauge that the scheduler itself exposes to Prometheus."""
-
-    name: str
-    help: str
-    samples: tuple[tuple[Mapping[str, str], float], ...]  # labels and values
-
-
 class ClusterReaders(NamedTuple):
     """The queries of one scheduler, None where it has none. Each may raise SchedulerError."""
 
@@ -136,7 +128,6 @@ class ClusterReaders(NamedTuple):
     partitions: Callable[[], Sequence[Partition]] | None = None
     fairshare: Callable[[], Sequence[FairShare]] | None = None
     licenses: Callable[[], Sequence[License]] | None = None
-    native: Callable[[], Sequence[NativeMetric]] | None = None
 
 
 _REASON_LENGTH = 64
@@ -200,10 +191,6 @@ class ClusterOptions(CommandOptions):
         "File with the JSON Web Token (`scontrol token`); read for each request.",
         parse=secret_file)
     slurmrestd_ca_file: str = option("", "CA certificates (PEM) to trust, for https.", parse=text)
-    slurm_metrics_url: str = option("",
-        "URL of slurmctld's own metrics (Slurm 25.11 and later), such as "
-        "http://slurmctl:6817/metrics: they are exposed under the names that Slurm gives them. "
-        "User, token and CA certificates are those of slurmrestd.", parse=_url)
     # fmt: on
 
 

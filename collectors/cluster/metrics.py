@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from batchjob.schedulers.cluster import Controller, NativeMetric, Rpc
+from batchjob.schedulers.cluster import Controller, Rpc
 from collectors.cluster.job_metrics import JOBS, WAIT, wait_families
 from collectors.cluster.metric_types import ClusterMetric, Samples, counter, gauge, own_metric
 from collectors.cluster.node_metrics import DRAINING, NODES, UNAVAILABLE, condition_families
-from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
+from collectors.metric import NO_LABELS, MetricFamily, labels
 
 Rows = Callable[[Controller], Samples]
 
@@ -134,22 +134,12 @@ PARTS: Mapping[str, tuple[ClusterMetric, ...]] = {
     "partitions": PARTITIONS,
     "fairshare": FAIRSHARE,
     "licenses": LICENSES,
-    "native": (),
 }
-
-
-def _native_families(reading: Sequence[NativeMetric]) -> Iterator[MetricFamily]:
-    for name, help, samples in reading:
-        metric = Metric(name, "gauge", help, tuple(samples[0][0]))
-        yield MetricFamily(
-            metric, [(labels(**label_values), value) for label_values, value in samples]
-        )
 
 
 _EXTRA_FAMILIES: Mapping[str, Callable[[Any], Iterator[MetricFamily]]] = {
     "nodes": condition_families,
     "jobs": wait_families,
-    "native": _native_families,
 }
 
 INFO = own_metric("info", "gauge", "Scheduler that is queried; always 1.", "scheduler")

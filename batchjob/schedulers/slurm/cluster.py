@@ -4,9 +4,7 @@ A command that does not support `--json` (sdiag and scontrol before 23.02, or a 
 its JSON plugin) is run without it from then on. So both are tried once, whatever the version.
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from batchjob.runtime.background import AbsentError
@@ -22,7 +20,6 @@ from batchjob.schedulers.cluster import (
     ClusterOptions,
     ClusterReaders,
     DetectedCluster,
-    NativeMetric,
     read_command_value,
 )
 from batchjob.schedulers.slurm import cluster_json as slurm_json
@@ -74,20 +71,16 @@ _RETRY_ABSENT_SECONDS = 3600.0
 
 def readers(options: ClusterOptions) -> ClusterReaders:
     """The queries by slurmrestd if its URL is set, else by commands."""
-    native = native_reader(options) if options.slurm_metrics_url else None
     if not options.slurmrestd_url:
-        return command_readers(options)._replace(native=native)
-    return rest_readers(_rest_options(options, options.slurmrestd_url))._replace(native=native)
-
-
-def _rest_options(options: ClusterOptions, url: str) -> RestOptions:
-    return RestOptions(
-        url=url,
+        return command_readers(options)
+    rest = RestOptions(
+        url=options.slurmrestd_url,
         user=options.slurmrestd_user,
         token_file=options.slurmrestd_token_file,
         ca_file=options.slurmrestd_ca_file,
         timeout=options.timeout,
     )
+    return rest_readers(rest)
 
 
 def command_readers(options: CommandOptions) -> ClusterReaders:
@@ -141,49 +134,6 @@ def detect() -> DetectedCluster | None:
     name = read_command_value(("scontrol", "show", "config"), "ClusterName")
     sources = {"sacct": {"queue-interval": "0s"}, "sacctmgr": {}}  # who submits a job looks for it
     return DetectedCluster("Slurm", name, sources) if name else None
-
-
-_TYPE = re.compile(r"^# TYPE .*$", re.MULTILINE)
-_METRICS_PATHS = ("jobs", "nodes", "partitions", "scheduler")
-_USERS_PATH = "jobs-users-accts"  # one series per user and account
-
-
-def native_reader(options: ClusterOptions) -> Callable[[], list[NativeMetric]]:
-    """The query for slurmctld's own metrics, which may raise RestError.
-
-    See metrics.html of Slurm, 25.11 and later.
-    """
-    paths = (*_METRICS_PATHS, _USERS_PATH) if options.users else _METRICS_PATHS
-    server = Slurmrestd(_rest_options(options, options.slurm_metrics_url))
-
-    def read() -> list[NativeMetric]:
-        texts = (server.text(f"/{path}") for path in paths)
-        return [metric for text in texts for metric in parse_native_metrics(text)]
-
-    return read
-
-
-def parse_native_metrics(text: str) -> Iterator[NativeMetric]:
-    """Parse text in the OpenMetrics or Prometheus format; raises RestError for other text.
-
-    Only names that begin with slurm_ are kept, so that none can collide with ours. Types are left
-    out: all families of 26.05 are gauges, and the parser would rename the samples of counters.
-    """
-    # Imported here because few sites need it, and the parser takes half a megabyte.
-    from prometheus_client.parser import text_string_to_metric_families
-
-    untyped = _TYPE.sub("", text)
-    try:
-        for family in text_string_to_metric_families(untyped):
-            samples = tuple(
-                (sample.labels, sample.value)
-                for sample in family.samples
-                if sample.name == family.name and isfinite(sample.value)
-            )
-            if family.name.startswith("slurm_") and samples:
-                yield NativeMetric(family.name, family.documentation, samples)
-    except (ValueError, IndexError, KeyError) as error:
-        raise RestError(f"not metrics: {error}") from error
 
 
 CLUSTER = ClusterModule(readers, detect)

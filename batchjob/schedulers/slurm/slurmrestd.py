@@ -107,10 +107,6 @@ class Slurmrestd:
             f"{VERSIONS[0]}"
         )
 
-    def text(self, path: str) -> str:
-        """The text at a path below the URL's own path, for daemons other than slurmrestd."""
-        return self._get_reply(path).body.decode("utf-8", "replace")
-
     def _get_json(self, path: str, query: Query | None) -> Any:
         target = f"{path}?{urlencode(query, doseq=True)}" if query else path
         try:
