@@ -36,7 +36,6 @@ NUMBERS: dict[str, Call] = {
     "mig": lambda n, gpu: n.nvmlDeviceGetMigMode(gpu)[0],
     **{f"clock{k}": lambda n, gpu, k=k: n.nvmlDeviceGetClockInfo(gpu, k) for k in range(4)},
     **{f"ecc{k}.1": lambda n, gpu, k=k: n.nvmlDeviceGetTotalEccErrors(gpu, k, 1) for k in (0, 1)},
-    **{f"pcie{k}": lambda n, gpu, k=k: n.nvmlDeviceGetPcieThroughput(gpu, k) for k in (0, 1)},
     **{
         f"profile{k}": lambda n, gpu, k=k: (
             n.nvmlDeviceGetGpuInstanceProfileInfo(gpu, k, 1).sliceCount

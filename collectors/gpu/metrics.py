@@ -88,17 +88,6 @@ PCIE = _by(
     "transmit",
     "receive",
 )
-PCIE_RATE = _by(
-    _gpu(
-        "pcie_bytes_per_second",
-        "gauge",
-        "PCIe throughput, sampled over 20 ms, of GPUs whose transferred bytes cannot be counted.",
-        "direction",
-    ),
-    "direction",
-    "transmit",
-    "receive",
-)
 NVLINK = _by(
     _gpu(
         "nvlink_bytes_total",
@@ -125,7 +114,6 @@ QUANTITIES: tuple[GpuMetric, ...] = (
     *THROTTLED.values(),
     LOW_UTILIZATION,
     *PCIE.values(),
-    *PCIE_RATE.values(),
     *NVLINK.values(),
 )
 

@@ -20,7 +20,6 @@ from collectors.gpu.metrics import (
     MEMORY_USED,
     NVLINK,
     PCIE,
-    PCIE_RATE,
     POWER,
     POWER_LIMIT,
     TEMPERATURE,
@@ -108,7 +107,7 @@ def read(
         **_memory(optional, handle),
         **_fields(optional, handle),
         **_field_values(optional, handle),
-        **_pcie(optional, None if partitioned else gpm, handle),
+        **(_pcie(optional, gpm, handle) if gpm and not partitioned else {}),
     }
     instances = tuple(mig.instance for mig in mig_instances)
     utilizations = _instance_utilizations(optional, gpm, handle, instances) if gpm else {}
@@ -302,18 +301,12 @@ def _field_values(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float
     }
 
 
-def _pcie(optional: OptionalCalls, gpm: Gpm | None, handle: Any) -> dict[GpuMetric, float]:
-    """Transferred bytes if they can be counted, or else the current throughput."""
-    transferred = optional(gpm.pcie, handle) if gpm else None
-    if transferred is not None:
-        sent, received = transferred
-        return {PCIE["transmit"]: sent, PCIE["receive"]: received}
-    rates = {}
-    for direction, counter in (("transmit", 0), ("receive", 1)):
-        kilobytes = optional(optional.nvml.nvmlDeviceGetPcieThroughput, handle, counter)
-        if kilobytes is not None:
-            rates[PCIE_RATE[direction]] = kilobytes * 1e3
-    return rates
+def _pcie(optional: OptionalCalls, gpm: Gpm, handle: Any) -> dict[GpuMetric, float]:
+    transferred = optional(gpm.pcie, handle)
+    if transferred is None:
+        return {}
+    sent, received = transferred
+    return {PCIE["transmit"]: sent, PCIE["receive"]: received}
 
 
 def power_now(optional: OptionalCalls, handle: Any) -> float | None:

@@ -190,12 +190,6 @@ int nvmlDeviceGetTotalEccErrors(device_t d, int error, int counter, u64 *out) {
     return number(d, "nvmlDeviceGetTotalEccErrors", field, out);
 }
 
-int nvmlDeviceGetPcieThroughput(device_t d, int counter, u32 *out) {
-    char field[32];
-    snprintf(field, sizeof field, "pcie%d", counter);
-    return small(d, "nvmlDeviceGetPcieThroughput", field, out);
-}
-
 struct pci { char legacy[16]; u32 domain, bus, device, id, subsystem; char bus_id[32]; };
 
 int nvmlDeviceGetPciInfo_v3(device_t d, struct pci *out) {

@@ -14,7 +14,6 @@ from collectors.gpu.metrics import (
     MEMORY_USED,
     NVLINK,
     PCIE,
-    PCIE_RATE,
     POWER,
     POWER_LIMIT,
     QUANTITIES,
@@ -70,17 +69,8 @@ def test_quantities_are_in_base_units(fake_nvml, read, errors):
     assert values[ECC["corrected"]] == 3
     assert values[ECC["uncorrected"]] == 0
     assert values[THROTTLED["power"]] == 2.5
-    assert values[PCIE_RATE["receive"]] == 7000
     assert values[NVLINK["transmit"]] == 10 * 1024
     assert not errors
-
-
-def test_pcie_rate_is_sampled_if_bytes_are_not_counted(fake_nvml, read):
-    fake_nvml.add_gpus(1)
-    fake_nvml.set({"gpu0.field197": 1000, "gpu0.field198": 2000})  # 32 bits: 67 ms at 64 GB/s
-    values = read().values
-    assert values[PCIE_RATE["transmit"]] == 5000
-    assert PCIE["transmit"] not in values
 
 
 def test_pcie_bytes_are_counted_beyond_32_bits(fake_nvml, pynvml, errors):
@@ -91,7 +81,6 @@ def test_pcie_bytes_are_counted_beyond_32_bits(fake_nvml, pynvml, errors):
 
     def transferred():
         values = nvml.read(pynvml, 0, 0, errors, gpm).values
-        assert PCIE_RATE["transmit"] not in values
         return values.get(PCIE["transmit"]), values.get(PCIE["receive"])
 
     assert transferred() == (0, 0)
@@ -134,7 +123,6 @@ _KEYS = {
     CLOCK["sm"]: ("clock1",),
     ECC["corrected"]: ("ecc0.1",),
     THROTTLED["power"]: ("field74",),
-    PCIE_RATE["transmit"]: ("pcie0",),
     NVLINK["receive"]: ("field139",),
 }
 
