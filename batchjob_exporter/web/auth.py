@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import host_name
 from batchjob_exporter.web.config import WebConfig, read, warn_unsupported
-from batchjob_exporter.web.connection import PlainStream, Stream
+from batchjob_exporter.web.connection import Stream
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, text_response
 
 if TYPE_CHECKING:  # imported on use: each needs memory that few nodes have to spend
@@ -74,7 +74,7 @@ class WebAccess:
     def wrap(self, client: socket.socket) -> Stream:
         loaded = self._load_if_changed()
         if loaded.context is None:
-            return PlainStream(client)
+            return Stream(client)
         from batchjob_exporter.web.tls import TlsStream
 
         return TlsStream(client, loaded.context, loaded.config.tls.client_allowed_sans)

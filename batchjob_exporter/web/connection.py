@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from http import HTTPStatus
 from selectors import EVENT_READ, EVENT_WRITE
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from batchjob_exporter.web.message import (
     HEAD_LIMIT,
@@ -35,39 +35,24 @@ class WouldBlock(Exception):
         self.events = events
 
 
-class Stream(Protocol):
+class Stream:
     """What a connection needs of its socket; the methods raise WouldBlock or OSError."""
 
-    @property
-    def socket(self) -> socket.socket:
-        """The socket, for the selector and for closing."""
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
 
     def handshake(self) -> None:
         """Agree on encryption; done when it returns."""
 
     def receive(self, size: int) -> bytes:
         """Read at most `size` bytes; none: the client has closed its side."""
-
-    def send(self, data: memoryview) -> int:
-        """Write what fits now; returns how much that was."""
-
-
-class PlainStream:
-    """HTTP without encryption."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-
-    def handshake(self) -> None:
-        """Nothing to agree on."""
-
-    def receive(self, size: int) -> bytes:
         try:
             return self.socket.recv(size)
         except BlockingIOError:
             raise WouldBlock(EVENT_READ) from None
 
     def send(self, data: memoryview) -> int:
+        """Write what fits now; returns how much that was."""
         try:
             return self.socket.send(data)
         except BlockingIOError:

@@ -12,7 +12,7 @@ from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.secret_files import SecretFileError, check_private_key
 from batchjob_exporter.web.config import Tls
-from batchjob_exporter.web.connection import WouldBlock
+from batchjob_exporter.web.connection import Stream, WouldBlock
 from batchjob_exporter.web.message import render_response, text_response
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-class TlsStream:
+class TlsStream(Stream):
     """HTTPS."""
 
     def __init__(

@@ -33,8 +33,6 @@ GPU = {
     "field82": 45,
     "field138": 10,
     "field139": 20,
-    "pcie0": 5,
-    "pcie1": 7,
     "mig": 0,
 }
 
