@@ -145,7 +145,7 @@ def _check_source(node: ExaminedNode) -> Finding | None:
     configured_source = options.source if options else "auto"
     enabled = [name for name in METER_RANKING if name in _METERS and _is_enabled(name, node)]
     responding = [name for name in enabled if _is_responding(name, node)]
-    if configured_source not in ("auto", "psys"):
+    if configured_source != "auto":
         responding = [name for name in responding if name == configured_source]
     if not responding:
         return Finding(

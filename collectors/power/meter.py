@@ -13,10 +13,9 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 from collectors.jobs.view import JobName
 
 # Best first: a counter for the whole node that is integrated by hardware, then meters of the node's
-# power input, then counters of the processors. The wiring of `psys` depends on the board's
-# manufacturer: it can be configured by name, but is never chosen automatically.
-METER_RANKING = ("cray", "redfish", "ipmi", "hwmon", "rapl", "psys")
-NEVER_AUTOMATIC = frozenset({"psys"})
+# power input, then counters of the processors. RAPL's `psys` is none: what it counts depends on
+# the board.
+METER_RANKING = ("cray", "redfish", "ipmi", "hwmon", "rapl")
 
 Scope = Literal["node", "cpu+memory", "cpu"]
 
@@ -65,11 +64,10 @@ def choose_meter(
         return source if source in available else None
     if last in available:
         return last
-    ranked = [name for name in METER_RANKING if name not in NEVER_AUTOMATIC]
-    best = next((name for name in ranked if name in enabled), "")
+    best = next((name for name in METER_RANKING if name in enabled), "")
     if not startup_over and best not in available:
         return None
-    return next((name for name in ranked if name in available), None)
+    return next((name for name in METER_RANKING if name in available), None)
 
 
 class GpuEnergyShare(NamedTuple):

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 _FILE = "rapl.json"
 _RESCAN_SECONDS = 300.0  # processors may be hot-plugged, and drivers loaded
 _MIN_INTERVAL_SECONDS = 0.5
+# Maximum plausible power of a socket; twice the zone's own maximum if that is higher.
+_MAX_SOCKET_WATTS = 1000.0
 # Maximum power of a board with all its components, relative to one socket.
 _PSYS_FACTOR = 10.0
 # Tolerance for the time between reading the clock and the register, and for a unit of 1 J.
@@ -57,8 +59,6 @@ class RaplOptions:
     # fmt: off
     interval: float = option(10.0,
         "Maximum interval between readings; shorter where a counter wraps quickly.", parse=duration)
-    max_power_watts: float = option(1000.0,
-        "Maximum plausible power of a socket; twice the zone's own maximum if that is higher.")
     # fmt: on
 
 
@@ -154,17 +154,12 @@ class Rapl:
         return [family for family in families if family.samples]
 
     def meters(self) -> Sequence[Meter]:
-        """Processors with their memory as one meter; the board (psys) as another."""
+        """Processors with their memory as one meter."""
         counting_zones = self._counting_zones()
+        if "package" not in counting_zones:
+            return []
         scope: Scope = "cpu+memory" if "dram" in counting_zones else "cpu"
-        offered = (
-            (
-                "package",
-                Meter("rapl", scope, False, 0.0, lambda: self._sum_zones("package", "dram")),
-            ),
-            ("psys", Meter("psys", "node", True, 0.0, lambda: self._sum_zones("psys"))),
-        )
-        return [meter for zone, meter in offered if zone in counting_zones]
+        return [Meter("rapl", scope, False, 0.0, self._sum_processors)]
 
     def read_totals(self) -> dict[ZoneDomain, float]:
         """Read every counter now; joules of each domain of which all zones are known."""
@@ -274,8 +269,8 @@ class Rapl:
             self._series = new_series()
             self._once.warning(f"{gap} {zone.path}", "%s: interval skipped: %s", zone.path, gap)
 
-    def _sum_zones(self, *zones: str) -> MeterReading | None:
-        """The sum of these zones; None if one is missing, since the sum would be too low."""
+    def _sum_processors(self) -> MeterReading | None:
+        """Of packages and memory; None if one is missing, since the sum would be too low."""
         totals = self.read_totals()
         at = self._host.monotonic()
         counting_zones = self._counting_zones()
@@ -283,7 +278,7 @@ class Rapl:
             domains_to_add = {
                 counter.zone.domain
                 for counter in self._counters.values()
-                if counter.zone.domain.zone in zones and counter.zone.domain.zone in counting_zones
+                if counter.zone.domain.zone in counting_zones & {"package", "dram"}
             }
             if not domains_to_add or not domains_to_add <= totals.keys():
                 return None
@@ -304,7 +299,7 @@ class Rapl:
         return f"{self._host.procfs}/cpuinfo"
 
     def _max_watts(self, zone: Zone) -> float:
-        watts = max(self._options.max_power_watts, 2 * (zone.max_watts or 0.0))
+        watts = max(_MAX_SOCKET_WATTS, 2 * (zone.max_watts or 0.0))
         return watts * _PSYS_FACTOR if zone.domain.zone == "psys" else watts
 
 

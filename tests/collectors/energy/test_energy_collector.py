@@ -53,13 +53,13 @@ def test_preferred_meter_is_awaited_for_a_limited_time(host, time, seconds, chos
 def test_configured_meter_has_no_fallback(host, time, caplog):
     collectors = {
         "rapl": FakeMeters(
-            meter("rapl", constant_power(time, 300)), meter("psys", constant_power(time, 400))
+            meter("rapl", constant_power(time, 300)), meter("hwmon", constant_power(time, 400))
         )
     }
-    collector = energy_collector(host, collectors, source="psys", gpus_included="no")
+    collector = energy_collector(host, collectors, source="rapl", gpus_included="no")
     run_for(collector, time, 20)
     assert list(samples(collector, "node_power_source_info")) == [
-        'source="psys",scope="node",gpus="apart"'
+        'source="rapl",scope="node",gpus="apart"'
     ]
     collector = energy_collector(host, collectors, source="cray")
     run_for(collector, time, 60)

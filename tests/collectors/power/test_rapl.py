@@ -89,7 +89,6 @@ def test_meter_is_the_sum_of_packages_and_memory(tmp_path, clock):
         zone.run(100)
     assert meters["rapl"].scope == "cpu+memory"
     assert meters["rapl"].read().joules - before["rapl"].joules == pytest.approx(400)
-    assert meters["psys"].read().joules - before["psys"].joules == pytest.approx(100)
 
 
 def test_energy_starts_at_zero_and_counter_wraps_are_corrected(tmp_path, clock):
