@@ -59,10 +59,7 @@ def _check_ipmi(node: ExaminedNode) -> Finding:
         return Finding("warning", str(error), _IPMI_ADVICE.get(error.reason, ""))
     finally:
         close()
-    again = "" if power.active is not False else ", although it reports measurement as inactive"
-    return Finding(
-        "ok", f"{power.watts:g} W by {power.source.upper()} in {milliseconds:.1f} ms{again}"
-    )
+    return Finding("ok", f"{power.watts:g} W by {power.source.upper()} in {milliseconds:.1f} ms")
 
 
 def _check_device(node: ExaminedNode) -> Finding | None:

@@ -24,20 +24,13 @@ from collectors.power.meter import MeterReading, PlausiblePower
 POWER = Metric("batchjob_ipmi_power_watts", "gauge",
     "Power of the node measured by its BMC; min, max and average are over the sampling period of "
     "the BMC.", ("statistic",))
-PERIOD = Metric("batchjob_ipmi_sampling_period_seconds", "gauge",
-    "Period over which the BMC computes min, max and average.")
-ACTIVE = Metric("batchjob_ipmi_measurement_active", "gauge",
-    "Whether the BMC reports that power measurement is active; some BMCs measure although they "
-    "report that it is not.")
 SENSOR = Metric("batchjob_ipmi_sensor_power_watts", "gauge",
     "Power of each sensor that is summed for the power of the node, if the BMC does not support "
     "DCMI.", ("sensor",))
 AGE = Metric("batchjob_ipmi_age_seconds", "gauge", "Age of the power reading of the BMC.")
-DURATION = Metric("batchjob_ipmi_read_duration_seconds", "gauge",
-    "Duration of the last power reading of the BMC.")
 # fmt: on
 ERRORS = Metric("batchjob_ipmi_errors_total", "counter", "Failed reads of the BMC.", ("reason",))
-METRICS = (POWER, PERIOD, ACTIVE, SENSOR, AGE, DURATION, ERRORS)
+METRICS = (POWER, SENSOR, AGE, ERRORS)
 
 _PAUSE_SECONDS = {
     "authentication": 600.0,  # refused logins may lock the account
@@ -103,11 +96,9 @@ class IpmiCollector(BmcCollector[Power]):
     ) -> None:
         super().__init__(host, close, options.interval, options.timeout)
         self._read_power = read_power
-        self._read_seconds = 0.0
         self._plausible = PlausiblePower()
 
     def _read(self) -> Power:
-        started_at = self._host.monotonic()
         try:
             power = self._read_power()
         except IpmiError as error:
@@ -116,7 +107,6 @@ class IpmiCollector(BmcCollector[Power]):
                 raise
             exception = AbsentError if error.reason == "no_device" else PostponedError
             raise exception(str(error), _PAUSE_SECONDS[error.reason]) from error
-        self._read_seconds = self._host.monotonic() - started_at
         if not self._plausible.accept(power.watts):
             self._failure_counts["implausible"] += 1
             raise IpmiError("implausible", f"the BMC reports {power.watts:g} W")
@@ -130,14 +120,9 @@ class IpmiCollector(BmcCollector[Power]):
         power = observed.value
         statistics = ((labels(statistic=name), watts) for name, watts in power.statistics)
         yield MetricFamily(POWER, [(_CURRENT, power.watts), *statistics])
-        if power.period_seconds is not None:
-            yield MetricFamily(PERIOD, [(NO_LABELS, power.period_seconds)])
-        if power.active is not None:
-            yield MetricFamily(ACTIVE, [(NO_LABELS, float(power.active))])
         if power.sensors:
             yield MetricFamily(SENSOR, _sensor_samples(power))
         yield MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - observed.at)])
-        yield MetricFamily(DURATION, [(NO_LABELS, self._read_seconds)])
 
     def _meter_reading(self, observed: Observed[Power]) -> MeterReading:
         return MeterReading(observed.at, watts=observed.value.watts, series=self._plausible.series)

@@ -31,8 +31,6 @@ class Power(NamedTuple):
     source: str  # dcmi or sdr
     watts: float
     statistics: tuple[tuple[str, float], ...] = ()  # min, max and average over the period
-    period_seconds: float | None = None
-    active: bool | None = None  # DCMI: whether the BMC states that it measures
     sensors: tuple[tuple[str, float], ...] = ()  # name and watts of each
 
 

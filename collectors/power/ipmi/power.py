@@ -56,11 +56,7 @@ _TOOL_STATISTICS = (
     ("average", re.compile(r"^\s*(?:Average|Avg)\b" + _WATTS, re.I | re.M)),
 )
 # ipmitool 1.8.19 prints the period after the time stamp, on the same line.
-_TOOL_PERIOD = re.compile(
-    r"(?:Sampling period|Statistics reporting time period)\s*:\s*(\d+)\s*(\w+)"
-)
-_TOOL_STATE = re.compile(r"(?:Power reading state is|Power Measurement)\s*:\s*(\w[\w ]*)", re.I)
-_TOOL_UNITS = {"seconds": 1.0, "milliseconds": 0.001, "ms": 0.001}
+_TOOL_PERIOD = re.compile(r"(?:Sampling period|Statistics reporting time period)\s*:\s*0*[1-9]")
 _PASSWORD_FLAGS = {"ipmitool": ("-P",), "ipmi-dcmi": ("-p", "--password"), "ipmiutil": ("-P",)}
 
 
@@ -177,15 +173,14 @@ def _normalize(name: str) -> str:
 def parse_power_reading(data: bytes) -> Power:
     """Decode the 18 bytes of the answer, mode "system power statistics" (DCMI 1.5, table 6-16).
 
-    Statistics are absent if the BMC keeps none. Raises IpmiError, `no_reading` if it measures no
-    power.
+    Statistics are absent if the BMC keeps none. Some BMCs state that they do not measure, but
+    report correct watts. Raises IpmiError, `no_reading` if there are none.
     """
     if len(data) < _LAYOUT.size or data[0] != _DCMI:
         raise IpmiError("malformed", f"DCMI power reading of {len(data)} bytes: {data.hex(' ')}")
     _, current, minimum, maximum, average, _, period, state = _LAYOUT.unpack_from(data)
-    active = bool(state & _ACTIVE)
     if current in _NOT_MEASURED:
-        state_text = "active" if active else "deactivated"
+        state_text = "active" if state & _ACTIVE else "deactivated"
         raise IpmiError("no_reading", f"DCMI reports no power (measurement is {state_text})")
     statistics = (("min", minimum), ("max", maximum), ("average", average))
     return Power(
@@ -196,8 +191,6 @@ def parse_power_reading(data: bytes) -> Power:
             for name, watts in statistics
             if period and watts not in _NOT_MEASURED
         ),
-        period_seconds=period / 1000 or None,
-        active=active,  # some BMCs state that they do not measure, but report correct watts
     )
 
 
@@ -234,22 +227,14 @@ def parse_tool_output(text: str) -> Power:
         beginning = " ".join(text.split())[:100]
         raise IpmiError("tool", f"no power reading in the output: {beginning!r}")
     matches = ((name, pattern.search(text)) for name, pattern in _TOOL_STATISTICS)
-    period, state = _tool_period(text), _TOOL_STATE.search(text)
+    period = _TOOL_PERIOD.search(text)
     return Power(
         source="dcmi",
         watts=float(current[1]),
         statistics=tuple(
             (name, float(match[1])) for name, match in matches if period and match and int(match[1])
         ),
-        period_seconds=period,
-        active=None if state is None else state[1].strip().lower() in ("activated", "active"),
     )
-
-
-def _tool_period(text: str) -> float | None:
-    match = _TOOL_PERIOD.search(text)
-    unit = _TOOL_UNITS.get(match[2].lower()) if match else None
-    return int(match[1]) * unit or None if match and unit else None
 
 
 def read_tool(argv: Sequence[str], timeout: float) -> Power:

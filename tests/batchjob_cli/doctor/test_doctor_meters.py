@@ -44,12 +44,6 @@ def test_bmc_power_reading(machine, bmc):
     assert seen.seen.endswith(" ms")
 
 
-def test_bmc_reading_with_inactive_measurement(machine, bmc):
-    bmc.active = False
-    seen = finding("ipmi", machine({"dev/ipmi0": ""}), ipmi=IpmiOptions())
-    assert seen.seen.endswith("although it reports measurement as inactive")
-
-
 def test_bmc_without_power_reading(machine, bmc):
     bmc.power_code = 0xD4
     seen = finding("ipmi", machine({"dev/ipmi0": ""}), ipmi=IpmiOptions())

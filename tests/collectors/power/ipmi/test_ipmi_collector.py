@@ -10,11 +10,9 @@ from batchjob.runtime.settings import SettingsError, build_section
 from collectors.host import Host
 from collectors.power.ipmi import power
 from collectors.power.ipmi.collector import (
-    ACTIVE,
     AGE,
     ERRORS,
     METRICS,
-    PERIOD,
     POWER,
     SENSOR,
     IpmiCollector,
@@ -79,7 +77,7 @@ class IpmiOnSimulatedBmc:
         }
 
 
-def test_dcmi_power_has_statistics_period_and_age(clock):
+def test_dcmi_power_has_statistics_and_age(clock):
     ipmi = IpmiOnSimulatedBmc(clock, SimulatedBmc())
     ipmi.refresh()
     clock.now += 4
@@ -89,18 +87,15 @@ def test_dcmi_power_has_statistics_period_and_age(clock):
         'statistic="max"': 400,
         'statistic="average"': 350,
     }
-    assert ipmi.samples(PERIOD) == {"": 1.0}
-    assert ipmi.samples(ACTIVE) == {"": 1.0}
     assert ipmi.samples(AGE) == {"": 4.0}
 
 
-def test_deactivated_dcmi_with_valid_watts_is_exported_as_inactive(clock):
+def test_deactivated_dcmi_with_valid_watts_is_exported(clock):
     bmc = SimulatedBmc()
     bmc.active, bmc.period_ms = False, 0
     ipmi = IpmiOnSimulatedBmc(clock, bmc)
     ipmi.refresh()
     assert ipmi.samples(POWER) == {'statistic="current"': 345}
-    assert ipmi.samples(ACTIVE) == {"": 0.0}
 
 
 def test_sensors_are_read_if_dcmi_is_unsupported(clock):

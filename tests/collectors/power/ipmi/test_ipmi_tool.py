@@ -48,17 +48,16 @@ IPMIUTIL_3_17 = IPMIUTIL + "  Sampling period:                 5000 ms\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "period"),
-    [(IPMITOOL_1_8_19, 1.0), (IPMI_DCMI, 1.0), (IPMIUTIL, None), (IPMIUTIL_3_17, 5.0)],
+    ("text", "statistics"),
+    [
+        (IPMITOOL_1_8_19, STATISTICS),
+        (IPMI_DCMI, STATISTICS),
+        (IPMIUTIL, ()),
+        (IPMIUTIL_3_17, STATISTICS),
+    ],
 )
-def test_output_of_each_tool_is_parsed(text, period):
-    statistics = STATISTICS if period else ()
-    assert parse_tool_output(text) == Power("dcmi", 345.0, statistics, period, True)
-
-
-@pytest.mark.parametrize("state", ["deactivated", "not active", "Not Available"])
-def test_inactive_states(state):
-    assert parse_tool_output(IPMITOOL_1_8_19.replace("activated", state)).active is False
+def test_output_of_each_tool_is_parsed(text, statistics):
+    assert parse_tool_output(text) == Power("dcmi", 345.0, statistics)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "Current Power : n/a Watts", "345 Watts"])
