@@ -21,7 +21,7 @@ from collectors.power.meter import Meter, MeterReading, PlausiblePower
 
 log = logging.getLogger(__name__)
 
-_FILE = re.compile(r"(?:(cpu|memory|accel\d+)_)?(power|energy|power_cap)")
+_FILE = re.compile(r"(?:(cpu|memory|accel\d+)_)?(power|energy)")
 _VALUE = re.compile(r"(\d+) (W|J)\b.*")
 _ATTEMPTS = 3
 # Counters that have not changed for this long are stale: they are updated every 0.1 s.
@@ -34,11 +34,10 @@ ENERGY = Metric("batchjob_cray_energy_joules_total", "counter",
 POWER = Metric("batchjob_cray_power_watts", "gauge",
     "Power measured by the node controller; domain node contains cpu, memory and accel.",
     ("domain",))
-CAP = Metric("batchjob_cray_power_cap_watts", "gauge", "Configured power cap.", ("domain",))
 STALE = Metric("batchjob_cray_stale_reads_total", "counter",
     "Discarded reads: the counters did not advance, or changed during the read.")
 # fmt: on
-METRICS = (ENERGY, POWER, CAP, STALE)
+METRICS = (ENERGY, POWER, STALE)
 
 
 class CrayCounters(NamedTuple):
@@ -48,7 +47,6 @@ class CrayCounters(NamedTuple):
     startup: int
     power: Mapping[str, float]
     energy: Mapping[str, float]
-    power_cap: Mapping[str, float]
 
 
 def read(directory: str) -> CrayCounters | None:
@@ -58,7 +56,7 @@ def read(directory: str) -> CrayCounters | None:
     """
     for _ in range(_ATTEMPTS):
         before = read_integer(directory, "freshness")
-        values: dict[str, dict[str, float]] = {"power": {}, "energy": {}, "power_cap": {}}
+        values: dict[str, dict[str, float]] = {"power": {}, "energy": {}}
         for entry in os.listdir(directory):
             if match := _FILE.fullmatch(entry):
                 values[match[2]][match[1] or "node"] = read_value(directory, entry)
@@ -117,12 +115,11 @@ class Cray:
                 for domain, watts in counters.power.items()
                 if self._plausible[domain].accept(watts)
             }
-            caps = {domain: watts for domain, watts in counters.power_cap.items() if watts}
             families += [
                 MetricFamily(
                     metric, [(labels(domain=domain), value) for domain, value in values.items()]
                 )
-                for metric, values in ((ENERGY, counters.energy), (POWER, power), (CAP, caps))
+                for metric, values in ((ENERGY, counters.energy), (POWER, power))
                 if values
             ]
         return families

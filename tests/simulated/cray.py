@@ -20,8 +20,6 @@ class Controller:
             self.joules[prefix] += watts * seconds
             self.write(f"{prefix}energy", f"{self.joules[prefix]} J {stamp} us")
             self.write(f"{prefix}power", f"{watts} W {stamp} us")
-        self.write("power_cap", f"0 W {stamp} us")
-        self.write("accel0_power_cap", f"560 W {stamp} us")
         self.write("cpu_temp", f"45 C {stamp} us")
         self.write("freshness", self.freshness)
         self.write("startup", self.startup)

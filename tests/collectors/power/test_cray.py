@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from collectors.collector import NoOptions
 from collectors.host import Host
 from collectors.power import cray
-from collectors.power.cray import CAP, ENERGY, POWER, STALE, build
+from collectors.power.cray import ENERGY, POWER, STALE, build
 from tests.simulated.cray import Controller
 from tests.simulated.node import Time
 
@@ -42,7 +42,7 @@ def samples(collector, metric):
     }
 
 
-def test_energy_power_and_caps_by_domain(collector):
+def test_energy_and_power_by_domain(collector):
     assert samples(collector, ENERGY) == {
         "node": 2_000_000,
         "cpu": 900_000,
@@ -50,7 +50,6 @@ def test_energy_power_and_caps_by_domain(collector):
         "accel0": 800_000,
     }
     assert samples(collector, POWER) == {"node": 500, "cpu": 500, "memory": 500, "accel0": 500}
-    assert samples(collector, CAP) == {"accel0": 560}
 
 
 def test_meter_measures_the_node_with_its_accelerators(collector, controller, time):
