@@ -90,15 +90,6 @@ class Controller(NamedTuple):
     by_user: dict[str, Rpc]
 
 
-class Partition(NamedTuple):
-    """A partition or queue."""
-
-    name: str
-    accepts_jobs: bool | None
-    starts_jobs: bool | None
-    cpus_limit: int | None = None  # maximum number of CPUs that its jobs may use at the same time
-
-
 class FairShare(NamedTuple):
     """An account's fair share."""
 
@@ -125,7 +116,6 @@ class ClusterReaders(NamedTuple):
     nodes: Callable[[], Sequence[ClusterNode]] | None = None
     jobs: Callable[[], Sequence[ClusterJob]] | None = None
     controller: Callable[[], Controller] | None = None
-    partitions: Callable[[], Sequence[Partition]] | None = None
     fairshare: Callable[[], Sequence[FairShare]] | None = None
     licenses: Callable[[], Sequence[License]] | None = None
 

@@ -1,6 +1,6 @@
 """The metric families of the cluster collector by part, and those of shared resources.
 
-The latter are partitions, fair share and licences.
+The latter are fair share and licences.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,7 +97,6 @@ def _row(
 
 _account = partial(_row, "account", key="account")
 _license = partial(_row, "license")
-_partition = partial(_row, "partition")
 
 # fmt: off
 FAIRSHARE = (
@@ -117,21 +116,12 @@ LICENSES = (
     _license("licenses_free", lambda row: row.free, "Licences available to jobs."),
     _license("licenses_reserved", lambda row: row.reserved, "Reserved licences."),
 )
-PARTITIONS = (
-    _partition("partition_accepts_jobs", lambda row: row.accepts_jobs,
-        "1 if the partition or queue accepts new jobs, else 0."),
-    _partition("partition_starts_jobs", lambda row: row.starts_jobs,
-        "1 if the partition or queue starts jobs, else 0."),
-    _partition("partition_cpus_limit", lambda row: row.cpus_limit,
-        "Maximum number of CPUs (LSF: job slots) allocated to jobs of the queue."),
-)
 # fmt: on
 
 PARTS: Mapping[str, tuple[ClusterMetric, ...]] = {
     "nodes": NODES,
     "jobs": JOBS,
     "controller": CONTROLLER,
-    "partitions": PARTITIONS,
     "fairshare": FAIRSHARE,
     "licenses": LICENSES,
 }

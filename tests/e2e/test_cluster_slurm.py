@@ -58,14 +58,13 @@ def site() -> Iterator[Site]:
 
 
 def test_all_components_respond(site: Site) -> None:
-    parts = ("nodes", "jobs", "controller", "partitions", "fairshare", "licenses")
+    parts = ("nodes", "jobs", "controller", "fairshare", "licenses")
     until(
         lambda: all(site.seen("age_seconds", part=part) is not None for part in parts), "parts", 30
     )
     assert site.target.scrape().total(PREFIX + "errors_total") == 0
     assert site.seen("controller_threads") is not None
     assert site.target.scrape().total(PREFIX + "account_shares_ratio") > 0
-    assert site.target.scrape().total(PREFIX + "partition_starts_jobs") >= 1
 
 
 def test_states_of_drained_and_resumed_node(site: Site) -> None:

@@ -327,7 +327,6 @@ def _running_cluster_exporter(folder):
         "--collector.disable-defaults", "--collector.cluster",
         "--collector.cluster.scheduler=slurm", "--collector.cluster.interval=1s",
         "--collector.cluster.timeout=5s", "--collector.cluster.without=licenses",
-        "--collector.cluster.without=partitions",
     )  # fmt: skip
     path = f"PATH={programs}:{os.environ['PATH']}"
     with exporter.running(*flags, inside=("env", path)) as running:

@@ -1,6 +1,6 @@
-"""Queries the state of an LSF cluster: bhosts, bjobs and bqueues with `-json`, and lshosts.
+"""Queries the state of an LSF cluster: bhosts and bjobs with `-json`, and lshosts.
 
-Facts: bhosts(1), bjobs(1), bqueues(1), lshosts(1) and LSB_BHOSTS_FORMAT in lsf.conf(5) of LSF 10.1.
+Facts: bhosts(1), bjobs(1), lshosts(1) and LSB_BHOSTS_FORMAT in lsf.conf(5) of LSF 10.1.
 Times are in the client's zone, which is UTC here. A host's CPUs are its job slots. Its memory is
 lshosts' maxmem, since bhosts' total memory is the memory that is free at the moment.
 """
@@ -26,7 +26,6 @@ from batchjob.schedulers.cluster import (
     ClusterNode,
     ClusterReaders,
     DetectedCluster,
-    Partition,
     parse_count,
     read_command_lines,
     reason_word,
@@ -44,7 +43,6 @@ _JOB_FIELDS = (
     "jobid", "jobindex", "stat", "queue", "nreq_slot", "slots", "gpu_num", "pend_reason",
     "submit_time", "start_time", "user", "proj_name",
 )  # fmt: skip
-_QUEUE_FIELDS = "queue_name status max"
 
 
 def command_readers(options: CommandOptions) -> ClusterReaders:
@@ -57,11 +55,7 @@ def command_readers(options: CommandOptions) -> ClusterReaders:
     def read_jobs() -> list[ClusterJob]:
         return jobs(query_bjobs(options, "bjobs", _JOB_FIELDS), int(time.time()))
 
-    def read_partitions() -> list[Partition]:
-        output = run(options, ("bqueues", "-json", "-o", _QUEUE_FIELDS)).stdout
-        return partitions(parse_records(output))
-
-    return ClusterReaders(nodes=read_nodes, jobs=read_jobs, partitions=read_partitions)
+    return ClusterReaders(nodes=read_nodes, jobs=read_jobs)
 
 
 def _query_hosts(options: CommandOptions) -> list[JsonRecord]:
@@ -173,23 +167,6 @@ def _job(record: JsonRecord, now: int) -> ClusterJob:
         record.get("PROJ_NAME", ""),
         record.get("USER", ""),
     )
-
-
-# The parts of a queue's STATUS, such as `Open:Active` (bqueues(1)). Inact_Win and Inact_Adm are
-# further values.
-_ACCEPTS = {"open": True, "closed": False}
-_STARTS = {"active": True, "inactive": False, "inact_win": False, "inact_adm": False}
-
-
-def partitions(queues: Sequence[JsonRecord]) -> list[Partition]:
-    """Partitions from bqueues' records; a queue without MAX has no limit."""
-    found = []
-    for record in queues:
-        accepts, _, starts = record.get("STATUS", "").lower().partition(":")
-        limit = parse_count(record.get("MAX"))
-        name = record.get("QUEUE_NAME", "")
-        found.append(Partition(name, _ACCEPTS.get(accepts), _STARTS.get(starts), limit))
-    return [queue for queue in found if queue.name]
 
 
 _NUMBERS = re.compile(r"\d+")

@@ -21,7 +21,6 @@ from batchjob.schedulers.cluster import (
     ClusterReaders,
     DetectedCluster,
     License,
-    Partition,
     parse_count,
     read_command_value,
     reason_word,
@@ -42,21 +41,11 @@ def command_readers(options: ClusterOptions) -> ClusterReaders:
     def read_jobs() -> list[ClusterJob]:
         return jobs(query_qstat(options, "qstat"))
 
-    def read_partitions() -> list[Partition]:
-        return partitions(
-            parse_json_object(run(options, ("qstat", "-Q", "-f", "-F", "json")).stdout)
-        )
-
     def read_licenses() -> list[License]:
         server = parse_json_object(run(options, ("qstat", "-B", "-f", "-F", "json")).stdout)
         return licenses(server, run(options, ("qmgr", "-c", "print server")).stdout)
 
-    return ClusterReaders(
-        nodes=read_nodes,
-        jobs=read_jobs,
-        partitions=read_partitions,
-        licenses=read_licenses,
-    )
+    return ClusterReaders(nodes=read_nodes, jobs=read_jobs, licenses=read_licenses)
 
 
 def nodes(answer: Mapping[str, Any]) -> list[ClusterNode]:
@@ -126,20 +115,6 @@ def jobs(attributes: Mapping[str, Attributes]) -> list[ClusterJob]:
     Of a job whose id stands twice, only that it exists is known.
     """
     return [_job(jobid, job) for jobid, job in attributes.items() if "[]" not in jobid]
-
-
-_BOOLEANS = {"True": True, "False": False}
-
-
-def partitions(answer: Mapping[str, Any]) -> list[Partition]:
-    """Partitions from `qstat -Q -f -F json`."""
-    return [
-        Partition(
-            name, _BOOLEANS.get(str(queue.get("enabled"))), _BOOLEANS.get(str(queue.get("started")))
-        )
-        for name, queue in _mapping(answer, "Queue").items()
-        if isinstance(queue, dict)
-    ]
 
 
 _PBS_LICENSE = "PBS"

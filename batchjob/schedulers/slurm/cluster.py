@@ -54,11 +54,6 @@ _QUERIES: Mapping[str, _Query] = {
         ("squeue", "-a", "-r", "-t", "all", *_SQUEUE_FORMAT),
     ),
     "controller": _Query("diag", ("sdiag", "--json"), ("sdiag",)),
-    "partitions": _Query(
-        "partitions",
-        ("scontrol", "--json", "-a", "show", "partitions"),
-        ("scontrol", "-o", "-a", "show", "partitions"),
-    ),
     "fairshare": _Query("shares", (), ("sshare", "-P", "-l")),
     "licenses": _Query(
         "licenses",

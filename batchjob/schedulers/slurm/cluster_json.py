@@ -15,7 +15,6 @@ from batchjob.schedulers.cluster import (
     FairShare,
     GpuModel,
     License,
-    Partition,
     Rpc,
     reason_word,
     shorten_reason,
@@ -216,34 +215,6 @@ def _rpcs(statistics: Mapping[str, Any], name: str, key: str) -> dict[str, Rpc]:
             micro = parse_count(row.get("total_time"))
             rpcs[str(row.get(key))] = Rpc(calls, None if micro is None else micro / 1e6)
     return rpcs
-
-
-# State of a partition -> (accepts jobs, starts jobs) (scontrol(1)).
-PARTITION_STATES = {
-    "UP": (True, True),
-    "DOWN": (True, False),
-    "DRAIN": (False, True),
-    "INACTIVE": (False, False),
-}
-
-
-def partitions(answer: Any) -> list[Partition]:
-    """Partitions from `scontrol show partitions --json` or /slurm/.../partitions.
-
-    The state is beside the name up to 23.02, under "partition" since then.
-    """
-    found = []
-    for row in _checked_rows(answer, "partitions"):
-        inner = row.get("partition")
-        state = inner.get("state") if isinstance(inner, dict) else row.get("state")
-        words = state_words(state)
-        found.append(make_partition(str(row.get("name")), words[0] if words else ""))
-    return found
-
-
-def make_partition(name: str, state: str) -> Partition:
-    """A partition from Slurm's name of its state; an unknown state leaves both values None."""
-    return Partition(name, *PARTITION_STATES.get(state.upper(), (None, None)))
 
 
 def fairshare(answer: Any) -> list[FairShare]:

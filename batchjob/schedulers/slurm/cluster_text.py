@@ -16,7 +16,6 @@ from batchjob.schedulers.cluster import (
     Controller,
     FairShare,
     License,
-    Partition,
     Rpc,
     parse_count,
     reason_word,
@@ -26,7 +25,6 @@ from batchjob.schedulers.slurm.cluster_json import (
     MEGABYTE,
     eligible_time,
     first_partition,
-    make_partition,
     node_gpus,
     node_state,
 )
@@ -45,7 +43,7 @@ _PAIR = re.compile(r"(\S+?)=(\S*)")
 # Written before what a person wrote (Reason, Comment, Extra), which may contain any of them.
 _LEADING = (
     "NodeName", "CPUAlloc", "CPUEfctv", "CPUTot", "Gres", "GresUsed", "RealMemory", "AllocMem",
-    "State", "Partitions", "PartitionName", "LicenseName", "Total", "Used", "Free", "Reserved",
+    "State", "Partitions", "LicenseName", "Total", "Used", "Free", "Reserved",
 )  # fmt: skip
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]@]*@([^\]]*)\])?(?: +Comment=.*)?$")
 
@@ -203,12 +201,6 @@ def controller(output: bytes) -> Controller:
     if "threads" not in numbers:
         raise SchedulerError("sdiag: expected a line 'Server thread count'")
     return Controller(numbers, rpcs["types"], rpcs["users"])
-
-
-def partitions(output: bytes) -> list[Partition]:
-    """Partitions from `scontrol -o show partitions`."""
-    rows = [_parse_pairs(line) for line in _lines(output) if line.startswith("PartitionName=")]
-    return [make_partition(row["PartitionName"], row.get("State", "")) for row in rows]
 
 
 def fairshare(output: bytes) -> list[FairShare]:

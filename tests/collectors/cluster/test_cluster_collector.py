@@ -232,7 +232,6 @@ def test_metrics_of_recorded_slurm_output(recorded_output, install_command):
         "scontrol",
         **{
             "--json -a show nodes": recorded_output("slurm-24.11/scontrol_show_nodes.json"),
-            "-o -a show partitions": b"PartitionName=batch AllowGroups=ALL State=UP TotalCPUs=8\n",
             "show licenses": b"No licenses configured in Slurm.\n",
         },
     )
@@ -245,7 +244,6 @@ def test_metrics_of_recorded_slurm_output(recorded_output, install_command):
     assert values["info", "slurm"] == 1
     assert {value for key, value in values.items() if key[0] == "errors_total"} == {0}
     assert values["node_cpus_allocated", "node01"] == 7
-    assert values["partition_starts_jobs", "batch"] == 1
     assert values["jobs_pending", "batch", "JobHeldUser"] == 1
     assert values["controller_cycles_total", "main"] == 139
     assert values["rpc_user_seconds_total", "bob"] == 1.583199
@@ -306,7 +304,6 @@ _JOB = b"Job Id: 1.s\n    job_state = R\n    comment = a\n"
     [
         ("nodes", slurm_text.nodes, b"NodeName=n1 State=IDLE", b" State=DOWN", "State"),
         ("licenses", slurm_text.licenses, b"LicenseName=a Total=4", b" Total=9", "Total"),
-        ("partitions", slurm_text.partitions, b"PartitionName=p State=UP", b" State=DOWN", "State"),
         ("jobs", lambda text: pbs.jobs(parse_text_jobs(text)), _JOB,
          b"    comment = b\n", "comment"),
         ("jobs", lambda text: pbs.jobs(parse_json_jobs(b'{"Jobs": {"1.s": {%s}}}' % text)),

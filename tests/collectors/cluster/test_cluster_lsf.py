@@ -155,20 +155,6 @@ def test_jobs():
     assert running.start_time - running.eligible_time == 300
 
 
-@pytest.mark.parametrize(
-    ("status", "limit", "expected"),
-    [
-        ("Open:Active", "-", (True, True, None)),
-        ("Open:Inact_Adm", "64", (True, False, 64)),
-        ("Closed:Inact_Win", "0", (False, False, 0)),
-        ("new", "", (None, None, None)),
-    ],
-)
-def test_queue_states(status, limit, expected):
-    (queue,) = lsf.partitions([{"QUEUE_NAME": "gpu", "STATUS": status, "MAX": limit}])
-    assert queue == ("gpu", *expected)
-
-
 def test_text_before_the_json_is_ignored(install_command):
     answer = {"COMMAND": "bhosts", "HOSTS": 1, "RECORDS": [{"HOST_NAME": "h1", "STATUS": "ok"}]}
     noise = b"Cannot connect to LSF. Please wait ...\n"

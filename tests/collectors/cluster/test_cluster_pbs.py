@@ -130,11 +130,6 @@ def test_arbitrary_text_is_accepted(text):
     pbs.nodes({"nodes": {"n": {"state": text, "resources_available": {"mem": text}}}})
 
 
-def test_queues_match_qstat(recorded_output):
-    (queue,) = pbs.partitions(parse_json_object(recorded_output("openpbs-23.06/qstat-Qf.json")))
-    assert (queue.name, queue.accepts_jobs, queue.starts_jobs) == ("workq", True, True)
-
-
 def test_job_owner_and_account(recorded_output):
     jobs = pbs.jobs(parse_json_jobs(recorded_output("openpbs-23.06/qstat.json")))
     assert all(job.user for job in jobs)

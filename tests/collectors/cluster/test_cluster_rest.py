@@ -21,7 +21,6 @@ def slurmrestd(recorded_output):
         "nodes": parse_json_object(recorded_output("slurm-24.11/scontrol_show_nodes.json")),
         "jobs": parse_json_object(recorded_output("slurm-24.11/squeue.json")),
         "diag": parse_json_object(recorded_output("slurm-24.11/sdiag.json")),
-        "partitions": {"partitions": [], "errors": []},
         "licenses": 500,
     }
 
