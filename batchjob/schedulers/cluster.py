@@ -106,8 +106,6 @@ class License(NamedTuple):
     name: str
     total: int | None
     used: int | None
-    free: int | None
-    reserved: int | None
 
 
 class ClusterReaders(NamedTuple):

@@ -113,8 +113,6 @@ FAIRSHARE = (
 LICENSES = (
     _license("licenses", lambda row: row.total, "Configured licences."),
     _license("licenses_used", lambda row: row.used, "Licences in use by jobs."),
-    _license("licenses_free", lambda row: row.free, "Licences available to jobs."),
-    _license("licenses_reserved", lambda row: row.reserved, "Reserved licences."),
 )
 # fmt: on
 

@@ -148,8 +148,7 @@ def _pbs_licenses(server: Mapping[str, Any]) -> list[License]:
     if not all(name in counts for name in names):
         return []
     global_free, local_free, used = (int(counts[name]) for name in names)
-    free = global_free + local_free
-    return [License(_PBS_LICENSE, free + used, used, free, None)]
+    return [License(_PBS_LICENSE, global_free + local_free + used, used)]
 
 
 def _server_licenses(server: Mapping[str, Any], names: frozenset[str]) -> list[License]:
@@ -160,8 +159,7 @@ def _server_licenses(server: Mapping[str, Any], names: frozenset[str]) -> list[L
         if name in names and total is not None:
             # The server lists an amount only after a job has used some.
             used = parse_count(assigned.get(name, 0) if isinstance(assigned, dict) else 0)
-            free = None if used is None else max(0, total - used)
-            found.append(License(name, total, used, free, None))
+            found.append(License(name, total, used))
     return found
 
 

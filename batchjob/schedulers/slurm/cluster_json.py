@@ -242,11 +242,7 @@ def licenses(answer: Any) -> list[License]:
     """Licences from `scontrol show licenses --json` or /slurm/.../licenses."""
     return [
         License(
-            str(row.get("LicenseName")),
-            parse_count(row.get("Total")),
-            parse_count(row.get("Used")),
-            parse_count(row.get("Free")),
-            parse_count(row.get("Reserved")),
+            str(row.get("LicenseName")), parse_count(row.get("Total")), parse_count(row.get("Used"))
         )
         for row in _checked_rows(answer, "licenses")
     ]

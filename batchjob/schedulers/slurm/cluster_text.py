@@ -43,7 +43,7 @@ _PAIR = re.compile(r"(\S+?)=(\S*)")
 # Written before what a person wrote (Reason, Comment, Extra), which may contain any of them.
 _LEADING = (
     "NodeName", "CPUAlloc", "CPUEfctv", "CPUTot", "Gres", "GresUsed", "RealMemory", "AllocMem",
-    "State", "Partitions", "LicenseName", "Total", "Used", "Free", "Reserved",
+    "State", "Partitions", "LicenseName", "Total", "Used",
 )  # fmt: skip
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]@]*@([^\]]*)\])?(?: +Comment=.*)?$")
 
@@ -222,10 +222,7 @@ def licenses(output: bytes) -> list[License]:
     """Licences from `scontrol -o show licenses`."""
     rows = [_parse_pairs(line) for line in _lines(output) if line.startswith("LicenseName=")]
     return [
-        License(
-            row["LicenseName"],
-            *(parse_count(row.get(name)) for name in ("Total", "Used", "Free", "Reserved")),
-        )
+        License(row["LicenseName"], parse_count(row.get("Total")), parse_count(row.get("Used")))
         for row in rows
     ]
 

@@ -41,7 +41,7 @@ def test_openpbs_has_no_licences(recorded_output):
 def test_pbs_licences_from_a_licence_server():
     counts = "Avail_Global:300 Avail_Local:60 Used:140 High_Use:180"
     answer = server_document(pbs_license_info="6200@licences", license_count=counts)
-    assert licenses(answer, b"") == [License("PBS", 500, 140, 360, None)]
+    assert licenses(answer, b"") == [License("PBS", 500, 140)]
     answer = server_document(pbs_license_info="6200@licences", license_count="Avail_Sockets:4")
     assert licenses(answer, b"") == []
 
@@ -52,14 +52,14 @@ def test_consumable_server_resource_is_a_licence():
         resources_assigned={"matlab": 5, "ncpus": 96, "mem": "100mb"},
     )
     assert licenses(answer, RESOURCES) == [
-        License("matlab", 20, 5, 15, None),
-        License("ansys", 4, 0, 4, None),  # never used yet
+        License("matlab", 20, 5),
+        License("ansys", 4, 0),  # never used yet
     ]
 
 
 def test_free_licences_are_not_negative():
     answer = server_document(resources_available={"matlab": 2}, resources_assigned={"matlab": 3})
-    assert licenses(answer, RESOURCES) == [License("matlab", 2, 3, 0, None)]
+    assert licenses(answer, RESOURCES) == [License("matlab", 2, 3)]
 
 
 def test_commands_for_licences(install_command):

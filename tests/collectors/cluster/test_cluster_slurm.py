@@ -171,12 +171,12 @@ def test_times_in_text_are_utc_also_in_an_hour_that_does_not_exist_here(monkeypa
 
 def test_licenses_in_text():
     text = b"LicenseName=matlab Total=10 Used=3 Free=7 Reserved=0 Remote=no\n"
-    assert slurm_text.licenses(text) == [("matlab", 10, 3, 7, 0)]
+    assert slurm_text.licenses(text) == [("matlab", 10, 3)]
 
 
 def test_licenses_and_shares_in_json():
     answer = {"licenses": [{"LicenseName": "m", "Total": 9, "Used": 2, "Free": 7, "Reserved": 0}]}
-    assert slurm_json.licenses(answer) == [("m", 9, 2, 7, 0)]
+    assert slurm_json.licenses(answer) == [("m", 9, 2)]
     ratio = {"set": True, "infinite": False, "number": 0.5}
     account = {
         "name": "ml",
