@@ -152,5 +152,10 @@ def log_ended(run: Run) -> None:
     log.info("%s ended: %s", _run_label(run), ", ".join(words))
 
 
+def log_deleted(run: Run) -> None:
+    """Log that the run has ended, and that nothing is left of it that tells how."""
+    log.info("%s has ended, and was deleted", _run_label(run))
+
+
 def _run_label(run: Run) -> str:
     return f"run {run.jobid} ({run.name})" if run.name else f"run {run.jobid}"

@@ -11,7 +11,7 @@ from batchjob.local_runs import history
 from batchjob.local_runs.record import Run
 from batchjob.runtime.background import Refresher
 from batchjob.schedulers.states import JobState
-from batchjob_cli.run.summary import log_ended, log_started, log_waiting
+from batchjob_cli.run.summary import log_deleted, log_ended, log_started, log_waiting
 
 _OVERLAP_SECONDS = 5.0  # timestamps of file systems are coarse
 
@@ -24,29 +24,31 @@ class RunLog:
         self._data = data
         self._clock = clock
         self._began = self._looked_at = clock()
-        self._states: dict[str, JobState] | None = None
+        self._known: dict[str, Run] | None = None
 
     def look(self) -> None:
         """Log what has changed since the last look; raises OSError."""
         since, self._looked_at = self._looked_at - _OVERLAP_SECONDS, self._clock()
-        if self._states is None:
+        if self._known is None:
             before = [each for each in history.all_runs(self._data) if not self._is_new(each)]
-            self._states = {run.jobid: run.state for run in before if run.state.is_live}
+            self._known = {run.jobid: run for run in before if run.state.is_live}
         changed = [run for run in history.changed_runs(self._data, since) if self._is_new(run)]
         ids = {run.jobid for run in changed}
         # A run that was killed has changed nothing.
-        others = history.runs_with_ids(self._data, self._states.keys() - ids)
+        others = history.runs_with_ids(self._data, self._known.keys() - ids)
         own = [run for run in (*changed, *others) if run.by == "run"]
         for run in sorted(own, key=lambda each: each.start_time or each.submit_time):
-            self._log_change(run, self._states.get(run.jobid))
-        self._states = {
-            run.jobid: run.state for run in own if run.state.is_live or run.jobid in ids
-        }
+            self._log_change(run, self._known.get(run.jobid))
+        for jobid in self._known.keys() - {run.jobid for run in own}:
+            if self._known[jobid].state.is_live:
+                log_deleted(self._known[jobid])
+        self._known = {run.jobid: run for run in own if run.state.is_live or run.jobid in ids}
 
     def _is_new(self, run: Run) -> bool:
         return max(run.submit_time, run.start_time or 0.0, run.end_time or 0.0) >= self._began
 
-    def _log_change(self, run: Run, before: JobState | None) -> None:
+    def _log_change(self, run: Run, known: Run | None) -> None:
+        before = known.state if known else None
         if run.state is before:
             return
         if run.state is JobState.PENDING:

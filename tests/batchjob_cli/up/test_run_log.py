@@ -69,6 +69,14 @@ def test_killed_run_has_ended(runs, look):
     assert look() == []
 
 
+def test_run_that_was_stopped_and_deleted_at_once(runs, look):
+    write(runs, waiting(RUN, state=JobState.RUNNING, start_time=time.time()))
+    look()
+    (runs / f"{RUN}.json").unlink()
+    assert look() == [f"run {RUN} (train) has ended, and was deleted"]
+    assert look() == []
+
+
 def test_what_happened_before_is_no_news(runs, caplog):
     caplog.set_level(logging.INFO)
     before = time.time() - 100
