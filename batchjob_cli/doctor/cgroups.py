@@ -17,7 +17,7 @@ from batchjob_cli.doctor.finding import (
     read_text,
 )
 from batchjob_cli.run import cgroup as run_cgroup
-from batchjob_cli.run.limits import CgroupError, RunLimits, split_limits
+from batchjob_cli.run.limits import CgroupError, RunLimits
 
 
 def _check_hierarchies(node: ExaminedNode) -> Finding:
@@ -93,13 +93,8 @@ def _check_runs(_: ExaminedNode) -> Finding:
             "run it as root, or, on a machine with cgroup version 2 and systemd, below "
             "systemd-run --user --scope -p Delegate=yes",
         )
-    left_out = []
     try:
-        for each in split_limits(_SOME_LIMITS):
-            try:
-                cgroup.limit(each, str(Path.cwd()))
-            except (CgroupError, OSError) as error:
-                left_out.append(str(error))
+        left_out = cgroup.limit(_SOME_LIMITS, str(Path.cwd()))[1]
     finally:
         cgroup.remove()
     if left_out:

@@ -76,7 +76,19 @@ class Cgroup:
         for directory in self.directories:
             _write(f"{directory}/cgroup.procs", "0")
 
-    def limit(self, limits: RunLimits, directory: str) -> None:
+    def limit(self, limits: RunLimits, directory: str) -> tuple[RunLimits, list[str]]:
+        """Apply each limit; returns those in force, and why the others are not."""
+        applied, left_out = RunLimits(), []
+        for name, value in limits._asdict().items():
+            if value:
+                try:
+                    self._apply(RunLimits(**{name: value}), directory)
+                    applied = applied._replace(**{name: value})
+                except (CgroupError, OSError) as error:
+                    left_out.append(str(error))
+        return applied, left_out
+
+    def _apply(self, limits: RunLimits, directory: str) -> None:
         """Apply limits; raises CgroupError for the first that cannot be applied."""
         for each in limiting.cgroup_settings(limits, self.version, directory):
             paths = [f"{path}/{each.file}" for path in self.directories]

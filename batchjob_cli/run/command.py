@@ -37,7 +37,6 @@ from batchjob_cli.run.defaults import (
 from batchjob_cli.run.gpus import RunGpus
 from batchjob_cli.run.launch import LAUNCH_FAILED, WRONG_USAGE, RunStartError
 from batchjob_cli.run.lifecycle import (
-    StartCondition,
     execute_run,
     page_url,
     print_message,
@@ -94,7 +93,7 @@ def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> i
     jobid = str(uuid.uuid4())
     with contextlib.ExitStack() as stack:
         queued_runs = [*_join_queues(spec, jobid, stack)]
-        conditions: list[StartCondition] = [*queued_runs]
+        conditions: list[QueuedRun | RunGpus] = [*queued_runs]
         gpus = None
         if spec.gpus:
             gpus = stack.enter_context(contextlib.closing(RunGpus(spec.gpus, jobid)))
@@ -112,10 +111,12 @@ def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> i
                 record = wait_for_start(spec, record, conditions)
                 if record is None:
                     return 128 + signal.SIGTERM
+            if gpus:
+                spec = spec._replace(gpu_numbers=frozenset(gpu.number for gpu in gpus.gpus))
+                os.environ.update(gpus.environment())
             return execute_run(
-                spec, record, mask, lambda started: send_message(_start_message(spec, started)),
-                gpus,
-            )  # fmt: skip
+                spec, record, mask, lambda started: send_message(_start_message(spec, started))
+            )
 
 
 def _join_queues(
@@ -181,7 +182,6 @@ def _parser() -> argparse.ArgumentParser:
         help="auto: a cgroup if one can be created, else the process tree")  # fmt: skip
     add("--strict", action="store_true",
         help="refuse to start if a limit cannot be applied; otherwise it is left out")  # fmt: skip
-    add("--best-effort", action="store_true", help=argparse.SUPPRESS)  # the default by now
     for hidden in ("--requested-by", "--requested-role"):  # by `batchjob up`: person and role
         add(hidden, default="", help=argparse.SUPPRESS)
     add("--quiet", action="store_true", help="do not print a report at the end")

@@ -145,6 +145,7 @@ class RunSpecification(NamedTuple):
     requested_by: str = ""  # the person who asked for it over the API
     gpus: int = 0  # whole GPUs
     no_data: str = ""  # why there is no data directory
+    gpu_numbers: frozenset[int] = frozenset()  # of the GPUs that it holds
 
 
 def first_record(spec: RunSpecification, jobid: str, reason: str) -> Run:

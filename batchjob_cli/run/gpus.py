@@ -2,29 +2,27 @@
 
 A run holds a GPU by a socket with its name in the abstract namespace (unix(7)): of all processes of
 the machine only one can have bound it, and it is free when that process ends, however it ends. Runs
-that wait have sockets as well, named by the time since which they wait. The drivers are asked in a
-process of its own, because they may hang.
+that wait have sockets as well, named by the time since which they wait.
 """
 
-import contextlib
 import hashlib
 import json
 import os
-import select
-import signal
 import socket
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from batchjob.runtime.subprocesses import SchedulerError, call
 from batchjob_cli.run.launch import WRONG_USAGE, RunStartError
 from collectors.gpu.vendor import vendors
-from collectors.host import Host, read_text
+from collectors.host import Host
 
 _HELD, _WAITING = "batchjob-gpu-", "batchjob-gpus-"  # names of sockets
-_ANSWER_SECONDS = 10.0  # for the drivers
-_ONLY = 3  # the descriptor of the process that asks them
-_LIST_SECONDS = 10.0  # interval of asking while too few GPUs are free
+_PROGRAM = (sys.executable, "-P", "-m", "batchjob_cli.run.gpus")  # drivers may hang
+_ANSWER_SECONDS = 10.0
+_ASK_SECONDS = 10.0  # interval of asking the drivers while too few GPUs are free
 
 
 class RunGpu(NamedTuple):
@@ -37,52 +35,34 @@ class RunGpu(NamedTuple):
     word: str  # the GPU in that variable
 
 
-class MachineGpus(NamedTuple):
-    """The whole GPUs of this machine."""
-
-    gpus: tuple[RunGpu, ...] = ()  # that answer
-    counts: Mapping[str, int] = {}  # by vendor, with those that do not answer
-    variables: tuple[str, ...] = ()  # of all vendors
-    problem: str = ""  # why GPUs are missing
-
-    @property
-    def most(self) -> int:
-        """The most GPUs that a run can have, all of them of one vendor."""
-        return max(self.counts.values(), default=0)
-
-
 class RunGpus:
     """What a run has of the GPUs that it asks for; to be closed when it has ended."""
 
-    def __init__(self, count: int, jobid: str, host: Host | None = None) -> None:
+    def __init__(self, count: int, jobid: str) -> None:
         """Raises RunStartError if this machine does not have so many GPUs."""
         self.gpus: tuple[RunGpu, ...] = ()
         self._count = count
         self._jobid = jobid
-        self._host = host or Host()
-        self._sockets: list[socket.socket] = []
+        self._held: list[socket.socket] = []
         self._waiting: socket.socket | None = None
-        self._hanging = 0  # process id of a question that the drivers have not answered
-        self._machine = MachineGpus()
-        self._is_fresh = True  # the drivers were asked since the run last waited
-        self._list()
-        if not self._machine.counts and self._machine.problem:
-            raise RunStartError(f"--gpus: {self._machine.problem}")
-        if count > self._machine.most:
-            raise RunStartError(
-                f"--gpus: {count} asked for, this machine has {self._machine.most} whole GPUs",
-                WRONG_USAGE,
-            )
+        self._answering: tuple[RunGpu, ...]
+        self._counts: Mapping[str, int] = {}  # by vendor, with GPUs that do not answer
+        self._ask()
+        most = max(self._counts.values(), default=0)
+        if not most and self._problem:
+            raise RunStartError(f"--gpus: {self._problem}")
+        if count > most:
+            text = f"--gpus: {count} asked for, this machine has {most} whole GPUs"
+            raise RunStartError(text, WRONG_USAGE)
         # Runs wait in one line for the same GPUs.
-        known = " ".join(sorted(gpu.uuid for gpu in self._machine.gpus))
+        known = " ".join(sorted(gpu.uuid for gpu in self._answering))
         self._line = f"{_WAITING}{hashlib.sha256(known.encode()).hexdigest()[:16]}-"
 
     def close(self) -> None:
         """Give up the GPUs, or the place in the line."""
-        self._leave_line()
-        for each in self._sockets:
-            each.close()
-        self._sockets = []
+        for each in (self._waiting, *self._held):
+            if each is not None:
+                each.close()
 
     @property
     def wait_reason(self) -> str:
@@ -100,102 +80,52 @@ class RunGpus:
         """The variables by which the command sees its GPUs, and no others."""
         return {
             variable: ",".join(gpu.word for gpu in self.gpus if gpu.variable == variable)
-            for variable in self._machine.variables
+            for variable in self._variables
         }
 
     def _is_first(self) -> bool:
-        prefix = f"@{self._line}"
-        words = (line.split() for line in read_text(f"{self._host.procfs}/net/unix").splitlines())
-        names = [line[-1] for line in words if line and line[-1].startswith(prefix)]
+        with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
+            names = [line.split()[-1] for line in file if f" @{self._line}" in line]
         return not names or min(names).endswith(self._jobid)
 
     def _take(self) -> str:
         """Take the GPUs, after a look at whether they still answer; returns why not."""
-        free = {gpu: lock for gpu in self._machine.gpus if (lock := _bind(f"{_HELD}{gpu.uuid}"))}
-        chosen = self._choose(free)
+        free = {gpu: held for gpu in self._answering if (held := _bind(f"{_HELD}{gpu.uuid}"))}
+        of_vendors = [[gpu for gpu in free if gpu.vendor == vendor] for vendor in self._counts]
+        chosen = next((each for each in of_vendors if len(each) >= self._count), [])[: self._count]
         if chosen and self._is_fresh:
-            self.gpus = chosen
-            self._sockets = [free.pop(gpu) for gpu in chosen]
+            self.gpus = tuple(chosen)
+            self._held = [free.pop(gpu) for gpu in chosen]
         for each in free.values():
             each.close()
-        if self.gpus:
-            self._leave_line()
-            return ""
-        if chosen or self._host.monotonic() - self._listed_at > _LIST_SECONDS:
-            self._list()
-            return self._take()
-        return self._describe_shortage(free)
-
-    def _choose(self, free: Iterable[RunGpu]) -> tuple[RunGpu, ...]:
-        """So many GPUs of one vendor; none if there are too few."""
-        for vendor in self._machine.counts:
-            of_vendor = [gpu for gpu in free if gpu.vendor == vendor]
-            if len(of_vendor) >= self._count:
-                return tuple(of_vendor[: self._count])
-        return ()
-
-    def _describe_shortage(self, free: Sequence[RunGpu] | Mapping[RunGpu, Any]) -> str:
-        machine = self._machine
-        text = f"{len(free)} of {machine.most} GPUs free, {self._count} asked for"
-        return f"{text} ({machine.problem})" if machine.problem else text
-
-    def _leave_line(self) -> None:
-        if self._waiting is not None:
+        if self.gpus and self._waiting:
             self._waiting.close()
-            self._waiting = None
+            return ""
+        if chosen or time.monotonic() - self._asked_at > _ASK_SECONDS:
+            self._ask()
+            return self._take()
+        text = f"{len(free)} of {sum(self._counts.values())} GPUs free, {self._count} asked for"
+        return f"{text} ({self._problem})" if self._problem else text
 
-    def _list(self) -> None:
-        """Ask the drivers; what is known of the machine remains if they do not answer."""
-        answer = self._ask_drivers()
-        self._listed_at = self._host.monotonic()
-        self._is_fresh = True
-        if not answer:
-            problem = f"the GPU drivers do not answer within {_ANSWER_SECONDS:g} s"
-            self._machine = self._machine._replace(gpus=(), problem=problem)
-            return
-        gpus, counts, variables, problem = answer
-        counts = {**self._machine.counts, **counts}
-        lost = sum(counts.values()) - len(gpus)
-        silent = f"{lost} do{'es' if lost == 1 else ''} not answer"
-        problem = problem or (silent if lost > 0 else "")
-        found = tuple(RunGpu(*gpu) for gpu in gpus)
-        self._machine = MachineGpus(found, counts, tuple(variables), problem)
-
-    def _ask_drivers(self) -> Any:
-        """The answer; None if there is none in time, or an earlier question still hangs."""
-        if self._hanging and os.waitpid(self._hanging, os.WNOHANG) == (0, 0):
-            return None
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        pid = os.fork()
-        if pid == 0:
-            with contextlib.suppress(BaseException):
-                _keep_only(writer)
-                os.write(_ONLY, json.dumps(_read_gpus(self._host)).encode())
-            os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader, "rb") as answer:
-            answered, _, _ = select.select([answer], [], [], _ANSWER_SECONDS)
-            text = answer.read() if answered else b""
-        if not answered:
-            os.kill(pid, signal.SIGKILL)
-            time.sleep(0.1)
-        self._hanging = 0 if os.waitpid(pid, 0 if answered else os.WNOHANG)[0] else pid
-        return json.loads(text) if text else None
+    def _ask(self) -> None:
+        """Ask the drivers which GPUs answer."""
+        try:
+            answer = call(_PROGRAM, timeout=_ANSWER_SECONDS, extra_environment=os.environ).stdout
+            answering, counts, self._variables, self._problem = json.loads(answer)
+        except (SchedulerError, ValueError) as error:
+            answering, counts, self._problem = [], {}, f"the GPU drivers do not answer: {error}"
+        self._asked_at = time.monotonic()
+        self._is_fresh = True  # until the run has waited
+        self._answering = tuple(RunGpu(*gpu) for gpu in answering)
+        self._counts = {**self._counts, **counts}
+        if not self._problem and (lost := sum(self._counts.values()) - len(answering)):
+            self._problem = f"{lost} do{'es' if lost == 1 else ''} not answer"
 
 
-def _keep_only(descriptor: int) -> None:
-    """Close all else: if the process hangs, it must keep neither a lock nor somebody's pipe."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for number in range(_ONLY):
-        os.dup2(null, number)
-    os.dup2(descriptor, _ONLY)
-    os.closerange(_ONLY + 1, 4096)
-
-
-def _read_gpus(host: Host) -> tuple[list[RunGpu], dict[str, int], list[str], str]:
-    """The arguments of MachineGpus, as JSON has them."""
+def read_gpus(host: Host) -> tuple[list[RunGpu], dict[str, int], list[str], str]:
+    """The GPUs that answer, how many each vendor has, the vendors' variables, and what is wrong."""
     found, counts, variables, problems = [], {}, [], []
-    for name, vendor in vendors(host, _LIST_SECONDS).items():
+    for name, vendor in vendors(host, _ASK_SECONDS).items():
         variables.append(vendor.visible_devices)
         try:
             gpus, count = vendor.list_now()
@@ -220,3 +150,7 @@ def _bind(name: str) -> socket.socket | None:
         bound.close()
         return None
     return bound
+
+
+if __name__ == "__main__":
+    print(json.dumps(read_gpus(Host())))

@@ -5,8 +5,7 @@ import errno
 import os
 import signal
 import struct
-from collections.abc import Callable, Mapping, Sequence, Set
-from types import MappingProxyType
+from collections.abc import Callable, Sequence, Set
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
@@ -40,19 +39,18 @@ def launch(
     mask: set[int],
     join: Callable[[], None] | None,
     cpus: Set[int] = frozenset(),
-    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Fork and execute; returns the pid. Raises RunStartError.
 
     `streams`: descriptors that become its 0, 1 and 2. `mask`: the signals that were blocked when we
-    were started. `cpus`: those to which the command is bound. `variables`: added to its
-    environment. Must be called before any thread is started.
+    were started. `cpus`: those to which the command is bound. Must be called before any thread is
+    started.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _execute_child(command, streams, mask, join, cpus, variables, parent, writer)
+        _execute_child(command, streams, mask, join, cpus, parent, writer)
     os.close(writer)
     try:
         answer = os.read(reader, _FAILURE.size)
@@ -74,7 +72,6 @@ def _execute_child(
     mask: set[int],
     join: Callable[[], None] | None,
     cpus: Set[int],
-    variables: Mapping[str, str],
     parent: int,
     writer: int,
 ) -> NoReturn:
@@ -93,8 +90,7 @@ def _execute_child(
             signal.signal(ignored_by_python, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         stage = _STAGE_EXECUTE
-        environment = {**os.environ, **variables}
-        os.execvpe(command[0], list(command), environment)  # noqa: S606 (requested by the user, no shell)
+        os.execvp(command[0], list(command))  # noqa: S606 (requested by the user, no shell)
     except OSError as error:
         os.write(writer, _FAILURE.pack(stage, error.errno or 0))
     finally:

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from batchjob.local_runs.directory import LOGS, RUNS, create_directory
 from batchjob.local_runs.output import STREAMS, StreamLog
@@ -30,8 +29,9 @@ from batchjob_cli.run.launch import (
     become_subreaper,
     launch,
 )
-from batchjob_cli.run.limits import CgroupError, RunLimits, required_controllers, split_limits
+from batchjob_cli.run.limits import CgroupError, RunLimits, required_controllers
 from batchjob_cli.run.process_tree import ProcessTree
+from batchjob_cli.run.queue import QueuedRun
 from batchjob_cli.run.streams import Channel, Pump, copy_window_size, open_channel
 from batchjob_cli.run.summary import format_report, log_ended, log_started, log_waiting
 from batchjob_cli.run.supervisor import QUEUED_SIGNALS, RunEnd, RunSupervisor, end_abandoned
@@ -45,15 +45,11 @@ _QUEUE_CHECK_SECONDS = 0.3  # interval of checking the queue
 
 
 def execute_run(
-    spec: RunSpecification,
-    run: Run,
-    mask: set[int],
-    on_start: Callable[[Run], None],
-    gpus: RunGpus | None = None,
+    spec: RunSpecification, run: Run, mask: set[int], on_start: Callable[[Run], None]
 ) -> int:
     """Run the command; returns the exit status for this process. Raises RunStartError.
 
-    `run` has been recorded. `mask`: the signals that were blocked before. `gpus`: those it holds.
+    `run` has been recorded. `mask`: the signals that were blocked before.
     """
     end_abandoned(spec.data / RUNS)
     become_subreaper()
@@ -62,10 +58,10 @@ def execute_run(
     spec, run = spec._replace(cpus=cpus), run._replace(cpu_list=format_cpu_list(cpus))
     tree = ProcessTree()
     try:
-        run = _record_limits(spec, run, limits, gpus)
+        run = _record_limits(spec, run, limits)
         if not (spec.quiet or spec.detach) and (page := page_url(spec, run)):
             print_message(f"run {run.jobid} is live at {page}")
-        pid, channels, pumps = _start_command(spec, run, mask, cgroup, gpus)
+        pid, channels, pumps = _start_command(spec, run, mask, cgroup)
         log_started(run)
         on_start(run)
         end = _build_supervisor(spec, run, pid, channels, tree, cgroup).run()
@@ -142,16 +138,9 @@ def _apply_limits(
     """
     cgroup, reason = _create_cgroup(spec, run)
     flags = ", ".join(required_controllers(spec.limits, 2).values())
-    applied, left_out = RunLimits(), [f"{flags}: {reason}"] if flags and not cgroup else []
-    for each in split_limits(spec.limits):
-        if not cgroup:
-            break
-        try:
-            cgroup.limit(each, run.work_dir or "/")
-        except (CgroupError, OSError) as error:
-            left_out.append(str(error))
-        else:
-            applied = applied.plus(each)
+    applied, left_out = RunLimits(), [f"{flags}: {reason}"] if flags else []
+    if cgroup:
+        applied, left_out = cgroup.limit(spec.limits, run.work_dir or "/")
     if left_out and spec.strict:
         if cgroup:
             cgroup.remove()
@@ -173,17 +162,14 @@ def _some_cpus(number: float | None) -> frozenset[int]:
     return frozenset(random.sample(usable, int(number)))
 
 
-def _record_limits(
-    spec: RunSpecification, run: Run, limits: RunLimits, gpus: RunGpus | None
-) -> Run:
+def _record_limits(spec: RunSpecification, run: Run, limits: RunLimits) -> Run:
     """Record the limits that are in force, and the GPUs."""
-    held = gpus.gpus if gpus else ()
     limited = run._replace(
         allocated_cpus=min(filter(None, (limits.cpus, len(spec.cpus))), default=None),
         allocated_memory_bytes=limits.memory_bytes,
         io_limit_bytes_per_second=limits.io_bytes_per_second,
-        allocated_gpus=len(held) or None,
-        gpu_list=format_cpu_list({gpu.number for gpu in held}),
+        allocated_gpus=spec.gpus or None,
+        gpu_list=format_cpu_list(spec.gpu_numbers),
     )
     if limited != run:
         # The run is already on record, and its end will include this.
@@ -193,11 +179,7 @@ def _record_limits(
 
 
 def _start_command(
-    spec: RunSpecification,
-    run: Run,
-    mask: set[int],
-    cgroup: Cgroup | None,
-    gpus: RunGpus | None,
+    spec: RunSpecification, run: Run, mask: set[int], cgroup: Cgroup | None
 ) -> tuple[int, tuple[Channel, ...], tuple[Pump, ...]]:
     """The pid of the command, and what passes its output on. Raises RunStartError."""
     logs = _open_logs(spec, run)
@@ -207,8 +189,7 @@ def _start_command(
     streams = (0, *(channel.inner for channel in channels)) if channels else (0, 1, 2)
     try:
         join = cgroup.join if cgroup else None
-        variables = gpus.environment() if gpus else {}
-        pid = launch(spec.command, streams, mask, join, spec.cpus, variables)
+        pid = launch(spec.command, streams, mask, join, spec.cpus)
     finally:
         for channel in channels:
             os.close(channel.inner)
@@ -329,15 +310,7 @@ def record_run(spec: RunSpecification, run: Run) -> Iterator[None]:
         raise
 
 
-class StartCondition(Protocol):
-    """What a run needs to start, such as a place in the queue."""
-
-    @property
-    def wait_reason(self) -> str:
-        """Why the run waits; "" if it has what it needs, which it takes if possible. OSError."""
-
-
-def wait_reason(spec: RunSpecification, conditions: Iterable[StartCondition]) -> str:
+def wait_reason(spec: RunSpecification, conditions: Iterable[QueuedRun | RunGpus]) -> str:
     """Why the run may not start yet: its start time, or the first condition that is not met.
 
     "" if it may. Raises OSError.
@@ -348,7 +321,7 @@ def wait_reason(spec: RunSpecification, conditions: Iterable[StartCondition]) ->
 
 
 def wait_for_start(
-    spec: RunSpecification, run: Run, conditions: Iterable[StartCondition]
+    spec: RunSpecification, run: Run, conditions: Iterable[QueuedRun | RunGpus]
 ) -> Run | None:
     """Wait until it may start; None: cancelled, and recorded as such. Raises OSError."""
     runs = spec.data / RUNS

@@ -5,7 +5,6 @@ blkio-controller.rst; scheduler/sched-bwc.rst.
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,16 +25,6 @@ class RunLimits(NamedTuple):
     memory_bytes: int | None = None
     io_bytes_per_second: int | None = None  # each for reading and writing
 
-    def plus(self, other: "RunLimits") -> "RunLimits":
-        """Both sets of limits together."""
-        return RunLimits(
-            self.cpus if other.cpus is None else other.cpus,
-            self.memory_bytes if other.memory_bytes is None else other.memory_bytes,
-            self.io_bytes_per_second
-            if other.io_bytes_per_second is None
-            else other.io_bytes_per_second,
-        )
-
 
 def count_of(what: str, number: float) -> str:
     """`1 CPU`, `0.5 CPUs`."""
@@ -52,13 +41,6 @@ def excess_over_machine(limits: RunLimits) -> str:
         asked = size(limits.memory_bytes)
         return f"--memory: {asked} asked for, this machine has {size(memory)}"
     return ""
-
-
-def split_limits(limits: RunLimits) -> Iterator[RunLimits]:
-    """Each requested limit by itself."""
-    for name, value in limits._asdict().items():
-        if value:
-            yield RunLimits(**{name: value})
 
 
 class Setting(NamedTuple):

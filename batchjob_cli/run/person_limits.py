@@ -20,7 +20,8 @@ from batchjob.runtime.settings import SettingsError, build_section, option, opti
 from batchjob.runtime.values import duration, integer, number, size
 from batchjob_cli.run.limits import RunLimits, count_of
 from batchjob_cli.run.queue import QueueLimits
-from batchjob_stats_db.database.tokens import TokenRole
+
+_ROLES = ("user", "viewer", "admin")  # TokenRole, whose module would load the database's
 
 
 @dataclass(frozen=True)
@@ -35,27 +36,18 @@ class PersonLimits:
 
 
 def _parse_people(value: Any) -> Mapping[str, PersonLimits]:
-    """Limits by name."""
-    if not isinstance(value, dict):
-        raise ValueError("expected names, each with its limits")
     known = [each.name for each in options_of({"": PersonLimits})]
-    people = {}
-    for name, given in value.items():
-        if not isinstance(given, dict) or (wrong := [key for key in given if key not in known]):
-            what = f"unknown key {wrong[0]}" if isinstance(given, dict) else f"got {given!r}"
-            raise ValueError(f"{name}: {what}; expected {', '.join(known)}")
-        try:
-            people[str(name)] = build_section(PersonLimits, "", given)
-        except SettingsError as error:
-            raise ValueError(f"{name}: {error}") from error
-    return people
+    people: list[tuple[str, Any]] = list(value.items()) if isinstance(value, dict) else [("", 0)]
+    for name, given in people:
+        if not isinstance(given, dict) or not given.keys() <= set(known):
+            raise ValueError(f"expected names, each with some of {', '.join(known)}; got {name!r}")
+    return {str(name): build_section(PersonLimits, "", given) for name, given in people}
 
 
 def _parse_roles(value: Any) -> Mapping[str, PersonLimits]:
-    """Limits by role."""
     roles = _parse_people(value)
-    if unknown := roles.keys() - set(TokenRole):
-        raise ValueError(f"expected {', '.join(TokenRole)}, got {min(unknown)}")
+    if unknown := roles.keys() - set(_ROLES):
+        raise ValueError(f"expected {', '.join(_ROLES)}, got {min(unknown)}")
     return roles
 
 

@@ -67,11 +67,6 @@ class NewRun(BaseModel):
     io_bytes_per_second: int | None = Field(None, gt=0, lt=2**63)
     time_limit_seconds: float | None = Field(None, gt=0, le=1e9)
     start_time: p.Time | None = None
-    best_effort: bool = Field(
-        False,
-        description="Ignored: a run is refused if a limit cannot be applied.",
-        deprecated=True,
-    )
 
 
 class RunRefusedError(Exception):
@@ -200,22 +195,20 @@ def _show_run(control: RunControl, caller: Caller, text: str, what: str = "run")
 
 
 def to_answer(run: Run) -> LocalRun:
-    return LocalRun(
-        id=run.jobid, name=run.name, user=run.user, state=run.state, status=run.status,
-        requested_by=run.requested_by, command=run.submit_line, directory=run.work_dir,
-        submit_time=round(run.submit_time * 1000),
-        start_time=None if run.start_time is None else round(run.start_time * 1000),
-        end_time=None if run.end_time is None else round(run.end_time * 1000),
-        exit_code=run.exit_code, exit_signal=run.exit_signal, cpus=run.allocated_cpus,
-        memory_bytes=run.allocated_memory_bytes,
-        io_bytes_per_second=run.io_limit_bytes_per_second,
-        time_limit_seconds=run.time_limit_seconds, cpu_list=run.cpu_list,
-        gpus=run.allocated_gpus, gpu_list=run.gpu_list,
-        reason=run.reason if run.start_time is None else "",
-        wall_seconds=run.wall_seconds, user_cpu_seconds=run.user_cpu_seconds,
-        system_cpu_seconds=run.system_cpu_seconds, peak_memory_bytes=run.peak_memory_bytes,
-        read_bytes=run.read_bytes, written_bytes=run.written_bytes,
-    )  # fmt: skip
+    known = run._asdict()
+    same = {name: known[name] for name in LocalRun.model_fields if name in known}
+    times = {
+        name: None if known[name] is None else round(known[name] * 1000)
+        for name in ("submit_time", "start_time", "end_time")
+    }
+    renamed = {
+        "id": run.jobid, "status": run.status, "command": run.submit_line,
+        "directory": run.work_dir, "cpus": run.allocated_cpus, "gpus": run.allocated_gpus,
+        "memory_bytes": run.allocated_memory_bytes,
+        "io_bytes_per_second": run.io_limit_bytes_per_second,
+        "reason": run.reason if run.start_time is None else "",
+    }  # fmt: skip
+    return LocalRun(**{**same, **times, **renamed})
 
 
 @router.post("/runs", status_code=201)

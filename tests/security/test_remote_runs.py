@@ -110,7 +110,7 @@ def test_pending_run_is_cancelled(remote):
 
 def test_run_limits_are_in_every_answer(remote):
     body = {"command": ["sleep", "600"], "name": "limited", "time_limit_seconds": 90.5,
-            "cpus": 0.5, "memory_bytes": 64 << 20, "best_effort": True}  # fmt: skip
+            "cpus": 0.5, "memory_bytes": 64 << 20}  # fmt: skip
     answer = send_request(remote, "ada", "POST", "runs", json=body)
     if cgroup.creation_error():  # nothing to hold it: whatever is asked for, it is refused
         assert "--cpus, --memory: cannot create a cgroup" in answer.text

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchjob_cli.run.gpus import RunGpus
+from batchjob_cli.run.gpus import read_gpus
 from collectors.host import Host
 from tests.fake_nvml.library import FakeNvml, compile_into, programs_environment
 from tests.helpers.waiting import until
@@ -140,7 +140,8 @@ def test_driver_that_does_not_answer(batchjob, driver):
     started = time.monotonic()
     done = batchjob("run", "--gpus=1", "--", "true")
     assert (done.returncode, time.monotonic() - started > 5) == (125, True)
-    assert done.stderr == "batchjob: --gpus: the GPU drivers do not answer within 10 s\n"
+    assert done.stderr.startswith("batchjob: --gpus: the GPU drivers do not answer: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_machine_without_gpus(batchjob):
@@ -160,8 +161,8 @@ def test_amd_gpus_are_named_as_rocm_does(tmp_path):
         card = tmp_path / f"class/drm/card{number}"
         card.mkdir(parents=True)
         (card / "device").symlink_to(device)
-    claim = RunGpus(2, "job", Host(sysfs=str(tmp_path), procfs=str(tmp_path)))
-    assert claim.wait_reason == ""
-    first, second = claim.environment()["ROCR_VISIBLE_DEVICES"].split(",")
-    assert (first[:4], second, claim.environment()["CUDA_VISIBLE_DEVICES"]) == ("GPU-", "1", "")
-    claim.close()
+    gpus, counts, variables, problem = read_gpus(Host(sysfs=str(tmp_path), procfs=str(tmp_path)))
+    assert (counts, problem) == ({"amd": 2}, "")
+    assert {gpu.variable for gpu in gpus} == {"ROCR_VISIBLE_DEVICES"}
+    assert (gpus[0].word[:4], gpus[1].word) == ("GPU-", "1")
+    assert variables == ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"]
