@@ -103,7 +103,7 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
         "runuser -u postgres -- createuser": _CLUSTER,
         "install -m 0400 -o batchjob": _CLUSTER,
         "systemctl stop batchjob_stats_db": _CLUSTER,
-        "cat >jobs.load": _CLUSTER,
+        "export PGPASSWORD=": _CLUSTER,
         "runuser -u batchjob -- batchjob_stats_db": _CLUSTER,
     },
     "docs/guide/proxy.md": {"openssl rand -hex 32": _PACKAGES},

@@ -42,11 +42,10 @@ OTHER_PROGRAMS = {
     "ansible-playbook", "apt", "apt-ftparchive", "cd", "cosign", "cp", "curl", "dnf", "done",
     "dpkg-scanpackages", "echo", "export", "fi", "for", "git", "gpg",
     "grafana", "groupadd", "gzip", "helm", "htpasswd", "if", "install", "jq", "kubectl",
-    "lint-imports", "loginctl", "minisign", "mkdir", "modprobe", "mypy", "openssl", "pip",
-    "podman", "promtool", "pytest", "python", "python3", "python3.11", "qmgr", "rclone", "ruff",
-    "scontrol",
-    "sed", "sha256sum", "sphinx-build", "systemctl", "systemd-run", "twine", "udevadm", "usermod",
-    "vector", "victoria-metrics", "vmagent", "zcat",
+    "lint-imports", "loginctl", "minisign", "mkdir", "modprobe", "mv", "mypy", "openssl",
+    "pgloader", "pip", "podman", "promtool", "pytest", "python", "python3", "python3.11", "qmgr",
+    "rclone", "ruff", "scontrol", "sed", "sha256sum", "sphinx-build", "systemctl", "systemd-run",
+    "twine", "udevadm", "usermod", "vector", "victoria-metrics", "vmagent", "zcat",
 }  # fmt: skip
 WRAPPERS = {"runuser": 4, "sudo": 1}  # words until the command that they run
 

@@ -263,7 +263,8 @@ def test_migration_from_sqlite_to_postgresql(site: Site, token: str) -> None:
         path = machine.root / "etc/batchjob" / name
         settings = yaml.safe_load(path.read_text()) | yaml.safe_load(text(page, "db:"))
         path.write_text(yaml.safe_dump(settings))
-    assert "Total import time" in site.reader.run_block(page, "cat >jobs.load")
+    site.reader.write_block(page, "LOAD DATABASE", f"{site.reader.folder}/jobs.load")
+    assert "Total import time" in site.reader.run_block(page, "export PGPASSWORD=")
     (machine.root / "var/lib/batchjob/jobs.db").rename(machine.root / "root/jobs.db")
     site.reader.run_block(page, "runuser -u batchjob -- batchjob_stats_db")
     site.fetch(f"{SERVER}/-/ready")
