@@ -22,6 +22,7 @@ from collectors.host import Host
 _HELD, _WAITING = "batchjob-gpu-", "batchjob-gpus-"  # names of sockets
 _PROGRAM = (sys.executable, "-P", "-m", "batchjob_cli.run.gpus")  # drivers may hang
 _ANSWER_SECONDS = 10.0
+_FRESH_SECONDS = 5.0  # a run may have waited for its start since the drivers answered
 _ASK_SECONDS = 10.0  # interval of asking the drivers while too few GPUs are free
 
 
@@ -93,7 +94,8 @@ class RunGpus:
         free = {gpu: held for gpu in self._answering if (held := _bind(f"{_HELD}{gpu.uuid}"))}
         of_vendors = [[gpu for gpu in free if gpu.vendor == vendor] for vendor in self._counts]
         chosen = next((each for each in of_vendors if len(each) >= self._count), [])[: self._count]
-        if chosen and self._is_fresh:
+        age = time.monotonic() - self._asked_at
+        if chosen and self._is_fresh and age < _FRESH_SECONDS:
             self.gpus = tuple(chosen)
             self._held = [free.pop(gpu) for gpu in chosen]
         for each in free.values():
@@ -101,7 +103,7 @@ class RunGpus:
         if self.gpus and self._waiting:
             self._waiting.close()
             return ""
-        if chosen or time.monotonic() - self._asked_at > _ASK_SECONDS:
+        if chosen or age > _ASK_SECONDS:
             self._ask()
             return self._take()
         text = f"{len(free)} of {sum(self._counts.values())} GPUs free, {self._count} asked for"
@@ -115,7 +117,7 @@ class RunGpus:
         except (SchedulerError, ValueError) as error:
             answering, counts, self._problem = [], {}, f"the GPU drivers do not answer: {error}"
         self._asked_at = time.monotonic()
-        self._is_fresh = True  # until the run has waited
+        self._is_fresh = True  # until the run has waited for GPUs
         self._answering = tuple(RunGpu(*gpu) for gpu in answering)
         self._counts = {**self._counts, **counts}
         if not self._problem and (lost := sum(self._counts.values()) - len(answering)):

@@ -112,6 +112,13 @@ def test_gpu_that_is_lost_while_a_run_waits_for_it(batchjob, driver):
     until(lambda: states(batchjob)["both"] == "RUNNING", "both GPUs", 60)
 
 
+def test_gpu_that_is_lost_before_a_delayed_run_starts(batchjob, driver):
+    batchjob("run", "--detach", "--at=+8s", "--gpus=1", "--name=later", "--", *HOLD)
+    driver.set({"gpu0.returns": 15})
+    until(lambda: "gpu_list" in runs_by_name(batchjob)["later"], "its start", 60)
+    assert runs_by_name(batchjob)["later"]["gpu_list"] == "1"
+
+
 def test_what_the_machine_does_not_have_is_refused(batchjob, driver):
     cpus, memory = os.cpu_count(), "this machine has "
     for option, message in (
