@@ -44,6 +44,7 @@ COMMANDS = (
     Command("jobs", "batchjob_cli.jobs", "List jobs."),
     Command("job", "batchjob_cli.job", "Show the report of a job, with advice."),
     Command("seff", "batchjob_cli.seff", "Show the efficiency of a job as Slurm's seff does."),
+    Command("epilog", "batchjob_cli.epilog", "Show what this node has measured of a job so far."),
     Command("mail", "batchjob_cli.mail", "Send a mail of Slurm with the report of its job."),
     Command("notify", "batchjob_cli.notify", "Choose what you are told of your jobs, and how."),
     Command("stats", "batchjob_cli.stats", "Show totals and success rates."),

@@ -87,7 +87,9 @@ EXPORTER = Package(
     ("batchjob_exporter.service", HELPER, "batchjob_helper.socket"),
     {"default/batchjob_exporter": "batchjob_exporter.default"},
     directories=(PackagedDirectory("/run/batchjob-gpus", "0755"),),
-    scripts={"gpu_prolog.sh": "slurm/gpu_prolog.sh", "gpu_epilog.sh": "slurm/gpu_epilog.sh"},
+    scripts={
+        name: f"slurm/{name}" for name in ("gpu_prolog.sh", "gpu_epilog.sh", "report_epilog.sh")
+    },
 )
 SERVER = Package(
     "batchjob-server",
