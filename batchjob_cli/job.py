@@ -45,8 +45,8 @@ def run(arguments: list[str]) -> int:
         "its id is enough; with --script FILE, the last job of the script's name is the default",
     )
     add("--cluster", help="cluster, if several have a job with this id")
-    add("--format", choices=("text", "json", "markdown", "html", "seff"), default="text",
-        help="output format (default: text)")  # fmt: skip
+    forms = ("text", "json", "markdown", "html", "seff", "jobstats")
+    add("--format", choices=forms, default="text", help="output format (default: text)")
     add(
         "--script", nargs="?", const="", metavar="FILE",
         help="print FILE, a batch script, with the request that the report advises; without FILE, "

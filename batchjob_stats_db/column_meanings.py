@@ -187,6 +187,15 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "mps_seconds": "time in which processes ran under MPS",
         "memory_peak_bytes": "maximum memory of the job on the GPU",
         "samples": "number of samples of the utilization",
+        "memory_total_bytes": "memory of the GPU, or assigned to the instance",
+    },
+    "job_node_usage": {
+        "cpus": "CPUs of the job on the node",
+        "cpu_seconds": "CPU time on the node",
+        "memory_peak_bytes": "maximum memory on the node, with page cache",
+        "memory_without_cache_bytes":
+            "largest anonymous and largest shared memory of the samples, added up",
+        "memory_limit_bytes": "memory limit of the job on the node",
     },
     "job_emissions": {},
     "batch_script": {

@@ -48,6 +48,7 @@ TABLES: Mapping[str, str] = {
     ),
     "job_step": "The steps of a run (Slurm).",
     "job_usage": "Measured usage of a run; absent until it was measured.",
+    "job_node_usage": "Measured usage of each node of a run.",
     "job_gpu": "The GPUs that a run was allocated or used.",
     "job_emissions": f"{_GRAMS}, for each run.",
     "batch_script": "Batch scripts, if the site keeps them.",

@@ -121,6 +121,26 @@ class ScriptSource(Protocol):
         """The script with which the job was submitted, "" for none; raises SchedulerError."""
 
 
+class JobComment(NamedTuple):
+    """The administrator's comment in the record of a job's latest run."""
+
+    end_time: int | None
+    text: str  # "" for none
+
+
+@runtime_checkable
+class CommentSource(Protocol):
+    """A source that can write an administrator's comment into the records of jobs."""
+
+    writes_comments: bool  # whether the site wants it
+
+    def comments(self, jobids: Sequence[str]) -> Mapping[str, JobComment]:
+        """Comments of jobs by id, without unknown ones; raises SchedulerError."""
+
+    def write_comment(self, jobid: str, text: str) -> None:
+        """Replace the comment of a job's latest run; raises SchedulerError."""
+
+
 class AssociationsSource(Protocol):
     """A source of accounts and their members."""
 

@@ -13,6 +13,7 @@ from batchjob_cli.client.problems import NotFoundError
 from batchjob_stats_db.database import scripts as batch_scripts
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs
+from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server import options
 from batchjob_stats_server.api.reports import ReportSources, report_of
@@ -27,11 +28,21 @@ def report(data: Path, jobid: str, cluster: str | None, form: str, zone: str) ->
         runs = _find_runs(engine, jobid, cluster)
         if not runs:
             raise NotFoundError(f"there is no job {jobid} that you may see")
+        if form == "jobstats":
+            return _jobstats_summary(engine, runs[0])
         job_report = report_of(_open_sources(engine, data), EVERYTHING, runs[0])
     if form == "json":
         return as_json(job_report).decode()
     _, write = FORMS[form]
     return write(job_report, ZoneInfo(zone))
+
+
+def _jobstats_summary(engine: Engine, run: RowMapping) -> str:
+    try:
+        with engine.connect() as db:
+            return jobstats_summary(db, EVERYTHING, run)
+    except NoSummaryError as error:
+        raise NotFoundError(f"job {run['jobid']} has no summary of jobstats: {error}") from error
 
 
 def scripts(data: Path, jobid: str, cluster: str | None) -> Sequence[RowMapping]:

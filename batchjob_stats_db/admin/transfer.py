@@ -36,6 +36,7 @@ _RELATED_TABLES = {
     "steps": schema.job_step,
     "reallocations": schema.job_reallocation,
     "gpus": schema.job_gpu,
+    "node_usage": schema.job_node_usage,
     "emissions": schema.job_emissions,
     "usage": schema.job_usage,
 }

@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0012"
+REVISION = "0013"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -254,6 +254,17 @@ job_gpu = _table(
     *_floats("utilization_ratio"),
     *_integers("memory_peak_bytes samples"),
     *_floats("observed_seconds shared_seconds mps_seconds"),
+    *_integers("memory_total_bytes"),
+)
+
+job_node_usage = _table(
+    "job_node_usage",
+    _job_id(),
+    *_keys("node"),
+    # A NodeUsage's fields, in order.
+    *_numbers("cpus"),
+    *_floats("cpu_seconds"),
+    *_integers("memory_peak_bytes memory_without_cache_bytes memory_limit_bytes"),
 )
 
 job_emissions = _table("job_emissions", _job_id(), *_keys("provider"), *_required("grams", Float))

@@ -32,6 +32,7 @@ class GpuUsage(NamedTuple):
     observed_seconds: float | None = None  # that the utilisation covers
     shared_seconds: float | None = None  # in which others held it too; None: not counted
     mps_seconds: float | None = None
+    memory_total_bytes: int | None = None  # installed, or assigned to the instance
 
 
 UTILIZATION = gpu.JOB_GPU_UTILIZATION.metric.name

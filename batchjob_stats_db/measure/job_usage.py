@@ -34,6 +34,7 @@ from batchjob_stats_db.measure.gpu_usage import (
     gpu_columns,
     gpu_usages,
 )
+from batchjob_stats_db.measure.node_usage import NODE_PEAKS, NodeUsage, node_usages
 from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES, ENERGY_MISSING
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 
@@ -101,7 +102,7 @@ def returned_at(job: JobToMeasure, instance: str) -> int | None:
 
 
 class MeasuredUsage(NamedTuple):
-    """A row of job_usage, with its rows of job_gpu and job_emissions."""
+    """A row of job_usage, with its rows of job_gpu, job_emissions and job_node_usage."""
 
     job_id: int
     samples: int
@@ -114,6 +115,7 @@ class MeasuredUsage(NamedTuple):
     devices: Sequence[GpuUsage]
     emissions: Mapping[str, float]  # provider → grams
     refused: Sequence[str] = ()  # the gate's rules that values broke; not stored
+    by_node: Sequence[NodeUsage] = ()
 
 
 PRESENCE_METRIC = CPU_SECONDS.name  # every job has it on every node
@@ -139,7 +141,7 @@ _MEANS = _metrics(Statistic.MEAN)
 
 METRICS: Mapping[Statistic, tuple[str, ...]] = {
     Statistic.TOTAL: _TOTALS,
-    Statistic.PEAK: _metrics(Statistic.PEAK, _END_TIME, _CURRENT_MEMORY),
+    Statistic.PEAK: _metrics(Statistic.PEAK, _END_TIME, _CURRENT_MEMORY, *NODE_PEAKS),
     Statistic.MEAN: _MEANS,
     Statistic.COUNT: (PRESENCE_METRIC, *_MEANS),
     Statistic.LATEST: (PRESENCE_METRIC, _CURRENT_MEMORY),
@@ -153,6 +155,7 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     **{each.quantity.metric.name: limits(each.name) for each in _COLUMNS},
     _EMISSIONS: limits("grams"),
     UTILIZATION: limits("utilization_ratio"),
+    **{metric: limits(metric) for metric in NODE_PEAKS},
     **{
         metric: limits(metric.removesuffix("_total"))
         for statistic in (Statistic.TOTAL, Statistic.PEAK)
@@ -199,7 +202,7 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     samples = sum(node.samples for node in nodes)
     return MeasuredUsage(
         job.id, samples, dropped, len(nodes), covered, until, doubt, values, gpus, emissions,
-        tuple(refused.elements()),
+        tuple(refused.elements()), node_usages(kept),
     )  # fmt: skip
 
 

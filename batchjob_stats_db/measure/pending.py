@@ -15,7 +15,8 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import chunks
 from batchjob_stats_db.measure.batches import Outcome, measure_isolated
-from batchjob_stats_db.measure.job_usage import NOT_ANSWERED, JobToMeasure
+from batchjob_stats_db.measure.job_usage import NOT_ANSWERED, JobToMeasure, MeasuredUsage
+from batchjob_stats_db.measure.node_usage import installed_gpu_memory
 from batchjob_stats_db.measure.writer import record_failures, write_or_set_aside
 from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesStore
 from batchjob_stats_db.timeseries.resample import CARRIED_SECONDS
@@ -42,11 +43,23 @@ def measure_due(
     with store.engine.connect() as db:
         jobs = due_jobs(db, store.cluster, policy, now, limit)
     usages, failed = measure_isolated(time_series, jobs, interval, on_progress)
+    if any(usage.devices for usage in usages.values()):
+        memory = installed_gpu_memory(time_series, store.cluster, now)
+        usages = {job: with_gpu_memory(usage, memory) for job, usage in usages.items()}
     with store.transaction() as db:
         refused = write_or_set_aside(db, store.cluster, time_series.source, usages, policy, now)
         record_failures(db, time_series.source, failed, NOT_ANSWERED, policy, now)
     written = {job: usage for job, usage in usages.items() if job not in refused}
     return written, {**failed, **refused}
+
+
+def with_gpu_memory(usage: MeasuredUsage, memory: Mapping[tuple[str, str], int]) -> MeasuredUsage:
+    """The same with the memory of its GPUs, by UUID and instance."""
+    devices = [
+        each._replace(memory_total_bytes=memory.get((each.uuid, each.gpu_instance)))
+        for each in usage.devices
+    ]
+    return usage._replace(devices=devices)
 
 
 def due_jobs(

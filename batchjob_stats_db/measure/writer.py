@@ -97,6 +97,7 @@ def _write_rows(db: Connection, source: str, usages: Collection[MeasuredUsage], 
         schema.job_emissions,
         [(u.job_id, *each) for u in usages for each in u.emissions.items()],
     )
+    write_rows(db, schema.job_node_usage, [(u.job_id, *node) for u in usages for node in u.by_node])
 
 
 def write_usages(
@@ -120,7 +121,7 @@ def write_usages(
         ]
         db.execute(again.values(usage_due_time=goes_on), due)
     for part in chunks([target.id for target in usages]):
-        for table in (schema.job_gpu, schema.job_emissions):
+        for table in (schema.job_gpu, schema.job_emissions, schema.job_node_usage):
             db.execute(sa.delete(table).where(table.c.job_id.in_(part)))
     _write_rows(db, source, usages.values(), now)
     _mark_days_of(db, cluster, usages, now)

@@ -18,7 +18,12 @@ import sqlalchemy as sa
 
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.accounting import AccountingSource, AssociationsSource, Batch
+from batchjob.schedulers.accounting import (
+    AccountingSource,
+    AssociationsSource,
+    Batch,
+    CommentSource,
+)
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.isolation import Patience, do_each, is_database_failure
 from batchjob_stats_db.measure.job_usage import JobToMeasure
@@ -26,6 +31,7 @@ from batchjob_stats_db.measure.live import LiveMeasurement
 from batchjob_stats_db.measure.pending import measure_due
 from batchjob_stats_db.measure.rollup import due_days, mark_running, roll_up, unmark_days
 from batchjob_stats_db.poller.batch_writer import BatchWriter
+from batchjob_stats_db.poller.job_comments import JobCommentWriter
 from batchjob_stats_db.poller.messages.causes import Causes
 from batchjob_stats_db.poller.messages.options import NO_MESSAGES, MessageOptions
 from batchjob_stats_db.poller.options import ClusterSettings, PollOptions, RetentionOptions
@@ -111,6 +117,12 @@ class Poller:
         if messages.offer():
             self._causes = Causes(store, messages)
             store.tell = self._causes.tell_of_batch
+        self._comment_writers = [
+            JobCommentWriter(store, each.name, each, metrics.job_comments)
+            for each in cluster.sources
+            if isinstance(each, CommentSource) and each.writes_comments
+        ]
+        self._paces["comments"] = Pace(poll.interval, poll.longest_pause)
         self._paces["sums"] = Pace(poll.rollup_interval, poll.rollup_interval, poll.interval)
         self._paces["retention"] = Pace(86400.0, 86400.0, poll.rollup_interval)
         self.last_progress = time.monotonic()  # monotonic time of the last sign of life
@@ -165,6 +177,7 @@ class Poller:
             yield "measurements", partial(self._measure, stop)
         if self._causes is not None:
             yield "messages", self._causes.look
+        yield "comments", partial(self._write_comments, stop)
         yield "sums", partial(self._roll_up, stop)
         yield "retention", self._delete_expired
         yield "counts", self._count_unfinished
@@ -265,6 +278,12 @@ class Poller:
         now = int(self._clock())
         return read_missing_scripts(
             self.cluster.sources, self.store, self._batch_writer, now, stop, self._signal_progress
+        )
+
+    def _write_comments(self, stop: threading.Event) -> bool:
+        now = int(self._clock())
+        return do_each(
+            self._comment_writers, lambda writer: writer.run(now, stop, self._signal_progress)
         )
 
     def _poll_associations(self, source: AssociationsSource) -> bool:

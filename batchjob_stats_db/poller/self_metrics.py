@@ -89,6 +89,8 @@ class PollerMetrics:
         self.dropped_series = counter("dropped_series",
             "Series excluded because they belong to another user or are not numbers.")
         self.history_errors = counter("history_errors", "Failed queries of the TSDB.")
+        self.job_comments = counter("job_comments",
+            "Ended jobs whose comment in accounting was to be written, by outcome.", "outcome")
         self.rolled_up_days = counter("rolled_up_days", "Days whose sums were recomputed.")
         self.database_errors = counter("database_errors",
             "Steps of poll cycles that failed because of the database.")

@@ -112,6 +112,7 @@ def _part_queries() -> Mapping[str, sa.Select[Any]]:
         "nodes": schema.job_node,
         "steps": schema.job_step,
         "gpus": schema.job_gpu,
+        "node-usage": schema.job_node_usage,
         "emissions": schema.job_emissions,
     }
     return {

@@ -61,9 +61,10 @@ JobRow = create_model(
 )
 
 
-JobPart = Literal["nodes", "steps", "gpus", "emissions"]
+JobPart = Literal["nodes", "node-usage", "steps", "gpus", "emissions"]
 PART_ROWS: Mapping[JobPart, type[BaseModel]] = {
     "nodes": row_model("NodeRow", schema.job_node.columns),
+    "node-usage": row_model("NodeUsageRow", schema.job_node_usage.columns),
     "steps": row_model("StepRow", schema.job_step.columns),
     "gpus": row_model("GpuRow", schema.job_gpu.columns),
     "emissions": row_model("JobEmissionsRow", schema.job_emissions.columns),

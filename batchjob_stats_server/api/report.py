@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
+from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import PREFIX, RunParams, Word
 from batchjob_stats_server.api.reports import report_of, sources_of
@@ -21,7 +22,7 @@ from batchjob_stats_server.report.model import Report
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
 
-ReportFormat = Literal["json", "text", "markdown", "html", "seff"]
+ReportFormat = Literal["json", "text", "markdown", "html", "seff", "jobstats"]
 
 
 class ReportQuery(RunParams):
@@ -51,6 +52,8 @@ def job_report(
 ) -> Response:  # fmt: skip
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
     zone = _parse_zone(params.zone)
+    if params.format == "jobstats":
+        return _jobstats_summary(caller, jobid, params)
     report = find_report(caller, jobid, params)
     if report is None:
         raise Problem(404, f"there is no job {jobid} that you may see")
@@ -61,6 +64,19 @@ def job_report(
         or negotiate_format(accept, {**_MEDIA_TYPES, "application/json": "json"}, "json"),
         zone,
     )
+
+
+def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response:
+    with caller.services.reader.connect() as db:
+        run = run_of(db, caller.access, jobid, params.cluster, params.run)
+        try:
+            text = jobstats_summary(db, caller.access, run) if run else ""
+        except NoSummaryError as error:
+            raise Problem(404, f"job {jobid} has no summary of jobstats: {error}") from error
+    if run is None:
+        raise Problem(404, f"there is no job {jobid} that you may see")
+    audit.log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
+    return Response(f"{text}\n", media_type="text/plain")
 
 
 def find_report(caller: Caller, jobid: str, params: RunParams) -> Report | None:

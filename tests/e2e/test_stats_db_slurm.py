@@ -86,13 +86,14 @@ class StatsDbCommand:
         cluster: slurm.Cluster,
         tsdb: str = "",
         sacct: Mapping[str, Any] | None = None,
+        name: str = "alpha",
     ) -> None:
         self.url = f"sqlite:///{folder}/jobs.db"
         self._config = folder / "stats_db.yml"
         self._cluster = cluster
         config: dict[str, Any] = {
             "db": {"url": self.url},
-            "clusters": [{"name": "alpha", "sources": {"sacct": dict(sacct or {})}}],
+            "clusters": [{"name": name, "sources": {"sacct": dict(sacct or {})}}],
         }
         if tsdb:
             times = {"scrape-interval": f"{SCRAPE_INTERVAL}s", "linger": f"{LINGER}s"}
@@ -103,7 +104,8 @@ class StatsDbCommand:
         """All rows of a table."""
         return _tables(self.url)[table]
 
-    def __call__(self, *arguments: str) -> None:
+    def output(self, *arguments: str, status: int = 0) -> str:
+        """Run the command, which ends with `status`; what it logs."""
         argv = [sys.executable, "-m", "batchjob_stats_db.main"]
         argv += ["--config.file", str(self._config), *arguments]
         environ = {**self._cluster.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -112,7 +114,12 @@ class StatsDbCommand:
             self._cluster.inside(*argv), env=environ, capture_output=True, text=True, check=False
         )
         print(process.stdout, process.stderr)
-        assert process.returncode == 0, process.stderr
+        assert process.returncode == status, process.stderr
+        return process.stderr
+
+    def __call__(self, *arguments: str) -> None:
+        """Run the command."""
+        self.output(*arguments)
 
 
 def _tables(url: str) -> dict[str, list[Row]]:

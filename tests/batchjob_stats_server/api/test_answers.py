@@ -39,7 +39,10 @@ RESPONSE_MODELS = {
 def services(tmp_path_factory):
     path = tmp_path_factory.mktemp("answers") / "jobs.db"
     _, admin_token = example_site.make(path)
-    web, limit = ServerWebOptions(allowed_host=("testserver",)), LimitOptions(0, 1, 0, 1)
+    web, limit = (
+        ServerWebOptions(allowed_host=("testserver",)),
+        LimitOptions(user_rate=0, peer_rate=0),
+    )
     services = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web, limit=limit))
     return admin_token, with_example_history(services)
 

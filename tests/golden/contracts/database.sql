@@ -291,6 +291,7 @@ CREATE TABLE job_gpu (
 	observed_seconds FLOAT, 
 	shared_seconds FLOAT, 
 	mps_seconds FLOAT, 
+	memory_total_bytes BIGINT, 
 	CONSTRAINT pk_job_gpu PRIMARY KEY (job_id, node, uuid, gpu_instance), 
 	CONSTRAINT fk_job_gpu_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
 )
@@ -307,6 +308,19 @@ CREATE TABLE job_node (
 	start_time FLOAT, 
 	CONSTRAINT pk_job_node PRIMARY KEY (job_id, node), 
 	CONSTRAINT fk_job_node_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
+)
+ WITHOUT ROWID;
+
+CREATE TABLE job_node_usage (
+	job_id INTEGER NOT NULL, 
+	node TEXT NOT NULL, 
+	cpus FLOAT, 
+	cpu_seconds FLOAT, 
+	memory_peak_bytes BIGINT, 
+	memory_without_cache_bytes BIGINT, 
+	memory_limit_bytes BIGINT, 
+	CONSTRAINT pk_job_node_usage PRIMARY KEY (job_id, node), 
+	CONSTRAINT fk_job_node_usage_job_id FOREIGN KEY(job_id) REFERENCES job (id) ON DELETE CASCADE
 )
  WITHOUT ROWID;
 

@@ -29,10 +29,16 @@ class ExitStatus(NamedTuple):
     code_or_128_more: int | None = None  # where `code` is not known: it is this, or 128 more
 
 
-def prints_exit_statuses(version: str) -> bool:
-    """Whether a sacct prints them as they are, by its --version: `slurm 25.11.2`."""
+def parse_release(version: str) -> tuple[int, int] | None:
+    """The release of a command's `--version`, such as (25, 11) of `slurm 25.11.2`."""
     release = _RELEASE.search(version)
-    return release is not None and (int(release[1]), int(release[2])) >= _FIRST_EXACT_RELEASE
+    return (int(release[1]), int(release[2])) if release else None
+
+
+def prints_exit_statuses(version: str) -> bool:
+    """Whether a sacct prints them as they are, by its --version."""
+    release = parse_release(version)
+    return release is not None and release >= _FIRST_EXACT_RELEASE
 
 
 @lru_cache(maxsize=1000)  # the most common value is 0:0

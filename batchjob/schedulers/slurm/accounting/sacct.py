@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, CommandOutputError, SchedulerError, run
 from batchjob.runtime.values import boolean, size, text
-from batchjob.schedulers.accounting import AccountingModule, SourceError, SubmittedJob
+from batchjob.schedulers.accounting import (
+    AccountingModule,
+    JobComment,
+    SourceError,
+    SubmittedJob,
+)
 from batchjob.schedulers.fields import FieldReader, epoch
 from batchjob.schedulers.records import QuarantinedRow
+from batchjob.schedulers.slurm.accounting.exit_codes import parse_release
 from batchjob.schedulers.slurm.accounting.queries import (
     EARLIEST_TIME,
     END_STATES,
@@ -55,6 +61,9 @@ class SacctOptions(WindowOptions, CommandOptions):
         "them with AccountingStoreFlags=job_script (21.08 and later).", parse=boolean)
     batch_script_size: int = option(65536,
         "Maximum size of a script; longer ones are truncated.", parse=size)
+    admin_comments: bool = option(False,
+        "Write jobstats' summary of each job that has ended into its AdminComment, if that is "
+        "empty. Needs sacctmgr of Slurm 23.02 or later, and a Slurm operator.", parse=boolean)
     # fmt: on
 
 
@@ -77,10 +86,18 @@ class Sacct(WindowSource):
         super().__init__(cluster, options, clock, monotonic)
         self._options = options
         self.script_bytes = options.batch_script_size if options.batch_scripts else 0
+        self._keeps_case = False  # set once sacctmgr is known to
+        self.writes_comments = options.admin_comments
         self._fields: tuple[str, ...] = ()
 
     def check(self) -> tuple[str, ...]:
-        return check_visibility(self._options, self._options.sacctmgr, ("jobs", "all"))
+        lines = check_visibility(self._options, self._options.sacctmgr, ("jobs", "all"))
+        try:
+            if self.writes_comments:
+                self._check_sacctmgr()
+        except SchedulerError as error:
+            return (*lines, f"admin-comments: {error}")
+        return lines
 
     def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
         selection = ["--starttime", f"uts{begin}", "--endtime", f"uts{end}"]
@@ -161,6 +178,43 @@ class Sacct(WindowSource):
         except CommandOutputError:  # an oversized script must not prevent queries for the others
             return ""
         return _extract_script(answer.stdout.decode("utf-8", "replace"), job)
+
+    def comments(self, jobids: Sequence[str]) -> dict[str, JobComment]:
+        """See CommentSource."""
+        fields, delimiter = ("JobIDRaw", "End", "AdminComment"), _random_delimiter()
+        argv = [
+            self._options.sacct, "--allusers", "--allocations", "--noheader", "--parsable",
+            f"--delimiter={delimiter}", f"--format={','.join(fields)}",
+            "--starttime", f"uts{EARLIEST_TIME}", "--jobs", ",".join(jobids),
+            *self._cluster_option(),
+        ]  # fmt: skip
+        answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
+        rows = parse_rows(answer.stdout, fields, delimiter)
+        return {
+            row.values["JobIDRaw"]: JobComment(row.get("End", epoch), row.values["AdminComment"])
+            for row in rows
+            if isinstance(row, FieldReader)
+        }
+
+    def write_comment(self, jobid: str, text: str) -> None:
+        """See CommentSource. scontrol refuses to change a job that has ended."""
+        self._check_sacctmgr()
+        name = self._options.slurm_cluster
+        where = [f"jobid={jobid}", *([f"cluster={name}"] if name else [])]
+        command = [self._options.sacctmgr, "--immediate", "update", "job", "where", *where]
+        run(self._options, [*command, "set", f"AdminComment={text}"])
+
+    def _check_sacctmgr(self) -> None:
+        """Raise SourceError where sacctmgr would destroy a comment."""
+        if self._keeps_case:
+            return
+        text = run(self._options, [self._options.sacctmgr, "--version"]).stdout.decode()
+        # "do not force AdminComment/Comment/SystemComment to lower-case", commit 933bf55510.
+        if (release := parse_release(text)) is None or release < (23, 2):
+            raise SourceError(
+                f"{text.strip()}: before 23.02, sacctmgr stores comments in lower case"
+            )
+        self._keeps_case = True
 
     def _query_jobs(self, selection: Sequence[str]) -> Iterator[ParsedJob]:
         fields = self._supported_fields()
