@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from batchjob.judgements import COMPLETE_COVERAGE
+from batchjob.judgements import COMPLETE_COVERAGE, thresholds
 from batchjob.quantities.curves import CPU, GPU_MEMORY_TOTAL
 from batchjob.quantities.job import CPU_SECONDS, MEMORY_PEAK
 from batchjob.quantities.quantity import Statistic
@@ -139,11 +139,18 @@ def _add_measurements(
     return inputs._replace(
         nodes=_node_uses(history, job),
         gpu_memory=_gpu_memory_totals(history, job, inputs),
-        cpu_peaks=_cpu_peaks(history, job) if job.end is not None else {},
+        cpu_peaks=cpu_peaks(history, job) if _may_need_fewer_cpus(inputs.job) else {},
     )
 
 
-def _cpu_peaks(history: TimeSeriesStore, job: JobToMeasure) -> Mapping[str, float]:
+def _may_need_fewer_cpus(job: Row) -> bool:
+    """Whether it is worth reading the whole curve."""
+    ratio = job["cpu_efficiency"]
+    completed = job["state"] == JobState.COMPLETED and not job["gpus_held"]
+    return completed and ratio is not None and ratio < thresholds().fair_use
+
+
+def cpu_peaks(history: TimeSeriesStore, job: JobToMeasure) -> Mapping[str, float]:
     """The most CPUs in use between two samples, of each node whose curve is complete.
 
     Older samples may have been deleted, and nodes may have been out of sight.

@@ -233,7 +233,8 @@ FACTS: Mapping[str, JobFact] = {
     "cpus_used": JobFact("count", "CPUs in use on average.", _cpus_used),
     "cpus_peak": JobFact(
         "count",
-        "Most CPUs in use on one node between two samples.",
+        "Most CPUs in use on one node between two samples; of completed jobs without GPUs that "
+        "used less than `fair_use`.",
         right_size.node_cpus_peak,
     ),
     "cpus_to_ask": JobFact(
