@@ -19,7 +19,7 @@ from email.message import EmailMessage
 from email.policy import default
 from email.utils import formatdate, make_msgid, parseaddr
 
-from batchjob.runtime.formatting import replace_non_utf8, to_printable
+from batchjob.runtime.formatting import to_header
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client.connect import command_parser
@@ -91,24 +91,16 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     at = arguments.index("-s")
     given: argparse.Namespace = parser.parse_args(arguments[:at])
     subject, *addresses = arguments[at + 1 :] or [""]
-    given.subject = _one_line(subject)
+    given.subject = to_header(subject)
     given.addresses = [
         parseaddr(part)[1] or part.strip()
         for each in addresses
-        for part in _one_line(each).split(",")
+        for part in to_header(each).split(",")
         if part.strip()
     ]
     if not given.addresses:
         raise SettingsError("ADDRESS: expected an address after -s SUBJECT")
     return given
-
-
-def _one_line(text: str) -> str:
-    """Without what could begin another header: line feeds, and the `=?` of encoded words.
-
-    email.message decodes encoded words (RFC 2047) when a header is set, line feeds among them.
-    """
-    return to_printable(replace_non_utf8(text)).replace("=?", "= ?")
 
 
 def _read_body() -> str:

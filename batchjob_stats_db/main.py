@@ -150,7 +150,6 @@ def _poll(poller_settings: PollerSettings, given: Arguments) -> int:
     with commands.open_for_writing(poller_settings) as engine:
         service = PollerService(poller_settings, engine)
         if given.once:
-            service.publish_offer()
             # Poll all of them, even if one fails.
             done = [poller.run_cycle() for poller in service.pollers]
             if service.sender:

@@ -103,6 +103,14 @@ def replace_non_utf8(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def to_header(text: str) -> str:
+    """Without what could begin another header: line feeds, and the `=?` of encoded words.
+
+    email.message decodes encoded words (RFC 2047) when a header is set, line feeds among them.
+    """
+    return to_printable(replace_non_utf8(text)).replace("=?", "= ?")
+
+
 # Includes control characters, and the full-width forms that some spreadsheets treat as ASCII.
 _FORMULA_PREFIXES = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 

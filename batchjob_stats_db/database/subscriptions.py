@@ -267,17 +267,17 @@ def read_offer(site: Mapping[str, str]) -> Offer | None:
     return Offer(tuple(channels), tuple(defaults), tuple(domains), tuple(webhooks), quiet)
 
 
-def write_offer(db: Connection, clusters: Iterable[str], offer: Offer | None, now: int) -> None:
-    """Replace the offer on clusters; None: nothing is sent there.
+def write_offer(db: Connection, cluster: str, offer: Offer | None, now: int) -> None:
+    """Replace the offer on a cluster; None: nothing is sent there.
 
     The first offer also makes the secret of links, and says since when jobs are told of.
     """
-    names, site = [f"offer:{cluster}" for cluster in clusters], read_site(db)
+    name, site = f"offer:{cluster}", read_site(db)
     if offer is None:
-        db.execute(sa.delete(schema.message_site).where(_site.name.in_(names)))
+        db.execute(sa.delete(schema.message_site).where(_site.name == name))
         return
     first = {"secret": secrets.token_urlsafe(32), "since": str(now)}
-    rows = {**first, **site, **dict.fromkeys(names, json.dumps(offer))}
+    rows = {**first, **site, name: json.dumps(offer)}
     if rows != site:
         write_rows(db, schema.message_site, list(rows.items()))
 

@@ -113,10 +113,7 @@ class Poller:
             live_interval = tsdb.live if tsdb.url else poll.interval
             self._paces["running jobs"] = Pace(live_interval, poll.longest_pause)
             self._paces["measurements"] = Pace(poll.interval, poll.longest_pause)
-        self._causes: Causes | None = None
-        if messages.offer():
-            self._causes = Causes(store, messages)
-            store.tell = self._causes.tell_of_batch
+        self._causes = Causes(store, messages)
         self._comment_writers = [
             JobCommentWriter(store, each.name, each, metrics.job_comments)
             for each in cluster.sources
@@ -175,8 +172,7 @@ class Poller:
         if self._live is not None:
             yield "running jobs", partial(self._measure_running, self._live)
             yield "measurements", partial(self._measure, stop)
-        if self._causes is not None:
-            yield "messages", self._causes.look
+        yield "messages", self._causes.look
         yield "comments", partial(self._write_comments, stop)
         yield "sums", partial(self._roll_up, stop)
         yield "retention", self._delete_expired

@@ -16,7 +16,6 @@ from batchjob.runtime.settings import listen_error
 from batchjob.runtime.signals import Signals, notify
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.database.subscriptions import write_offer
 from batchjob_stats_db.poller.health import HealthServer
 from batchjob_stats_db.poller.messages.sender import Sender
 from batchjob_stats_db.poller.options import ClusterSettings, PollerSettings
@@ -57,11 +56,10 @@ class PollerService:
             )
             for each in settings.clusters
         ]  # fmt: skip
-        self._engine, self._offer = engine, settings.messages.offer()
-        self._clusters = [each.name for each in settings.clusters]
         self.sender: Sender | None = None
-        if self._offer:
-            self.sender = Sender(engine, self._clusters, settings.messages, self._metrics)
+        if settings.messages.offer():
+            names = [each.name for each in settings.clusters]
+            self.sender = Sender(engine, names, settings.messages, self._metrics)
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(
@@ -119,14 +117,8 @@ class PollerService:
             self._health.start()
         for refresher in self._refreshers:
             refresher.start()
-        self.publish_offer()
         for thread in self._threads:
             thread.start()
-
-    def publish_offer(self) -> None:
-        """Tell the server which messages people may choose."""
-        with self._engine.begin() as db:
-            write_offer(db, self._clusters, self._offer, int(time.time()))
 
     def stop(self) -> None:
         """Stop after the current transactions, without waiting for a scheduler that hangs."""

@@ -14,7 +14,7 @@ from batchjob_stats_db.database.access import coordinates
 from batchjob_stats_db.database.job_writer import JobWriter
 from batchjob_stats_db.database.outbox import Told
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.database.subscriptions import MessageEvent
+from batchjob_stats_db.database.subscriptions import MessageEvent, Offer
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.poller.messages.options import MessageOptions
 
@@ -39,13 +39,16 @@ class Causes:
     def __init__(self, store: Store, options: MessageOptions) -> None:
         self._store = store
         self._options = options
-        self._offer = options.checked_offer()
+        self._offer = options.offer()
+        self._is_offered = False
+        if self._offer:
+            store.tell = self._tell_of_batch
         self._idle_since: dict[int, _GpuLook] = {}
         self._told_week: date | None = None
 
-    def tell_of_batch(self, db: Connection, jobs: JobWriter) -> None:
+    def _tell_of_batch(self, db: Connection, jobs: JobWriter) -> None:
         """Tell of jobs that began or ended, in the transaction that writes them."""
-        if not jobs.begun_or_ended:
+        if not jobs.begun_or_ended or self._offer is None:
             return
         now = int(self._store.clock())
         since = int(subscriptions.read_site(db).get("since", now))
@@ -54,11 +57,20 @@ class Causes:
         outbox.write(db, self._offer, self._store.cluster, told, now)
 
     def look(self) -> bool:
-        """Tell of idle GPUs, full memory and the week; delete what was done long ago."""
+        """Tell of idle GPUs, full memory and the week; delete what was done long ago.
+
+        At first, tell the server which messages people may choose.
+        """
         now = int(self._store.clock())
+        if not self._is_offered:
+            with self._store.transaction() as db:
+                subscriptions.write_offer(db, self._store.cluster, self._offer, now)
+            self._is_offered = True
+        if self._offer is None:
+            return True
         monday = self._monday(now)
         with self._store.transaction() as db:
-            told = self._of_running_jobs(db, now)
+            told = self._of_running_jobs(db, self._offer, now)
             if monday is not None and monday != self._told_week:
                 told += self._of_the_week(db, monday, now)
             outbox.write(db, self._offer, self._store.cluster, told, now)
@@ -73,8 +85,8 @@ class Causes:
         begin = datetime(monday.year, monday.month, monday.day, _DIGEST_HOUR, tzinfo=here.tzinfo)
         return monday if 0 <= now - begin.timestamp() < _DIGEST_LATE_SECONDS else None
 
-    def _of_running_jobs(self, db: Connection, now: int) -> list[Told]:
-        wanted = subscriptions.wanted_events(db, self._offer)
+    def _of_running_jobs(self, db: Connection, offer: Offer, now: int) -> list[Told]:
+        wanted = subscriptions.wanted_events(db, offer)
         if not wanted & {MessageEvent.IDLE, MessageEvent.MEMORY}:
             self._idle_since.clear()
             return []

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
-from batchjob.runtime.formatting import format_duration, format_exit_code, replace_non_utf8
+from batchjob.runtime.formatting import format_duration, format_exit_code, to_header
 from batchjob.runtime.formatting import to_printable as printable
 from batchjob.runtime.http_client import FetchError, fetch, tls_context
 from batchjob.runtime.json_reader import parse_json
@@ -81,14 +81,6 @@ class Reports:
         return ""
 
 
-def one_line(text: str) -> str:
-    """Without what could begin another header: line feeds, and the `=?` of encoded words.
-
-    email.message decodes encoded words (RFC 2047) when a header is set, line feeds among them.
-    """
-    return printable(replace_non_utf8(text)).replace("=?", "= ?")
-
-
 def compose(
     batch: MessageBatch,
     read: Read,
@@ -126,7 +118,7 @@ def compose(
     return Message(
         id=f"{first.created_time}.{batch.id}.batchjob",
         user=first.username,
-        subject=one_line(f"[batchjob] {subject}")[:_SUBJECT_CHARACTERS],
+        subject=to_header(f"[batchjob] {subject}")[:_SUBJECT_CHARACTERS],
         text="\n".join([*lines, *middle, "", "-- ", *footer]) + "\n",
         html=_as_html(lines, pages.html if pages else "", footer),
         url=page,

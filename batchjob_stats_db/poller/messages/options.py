@@ -112,12 +112,6 @@ class MessageOptions:
         defaults = tuple(map(str, self.default))
         return Offer(channels, defaults, self.address_domain, self.webhook, self.quiet_hours)
 
-    def checked_offer(self) -> Offer:
-        """The same where messages are sent."""
-        offer = self.offer()
-        assert offer is not None
-        return offer
-
     def pace(self) -> MessagePace:
         """When messages are sent."""
         return MessagePace(int(self.gather), self.storm, int(self.oldest))

@@ -47,6 +47,9 @@ class Sender:
         lease_seconds: int = _LEASE_SECONDS,
     ) -> None:
         """Raises SettingsError if a secret cannot be read."""
+        offer = options.offer()
+        assert offer is not None  # otherwise there is nothing to send
+        self._offer = offer
         self._engine = engine
         self._clusters = clusters
         self._options = options
@@ -123,7 +126,7 @@ class Sender:
         if self._spared.get(place, 0.0) > time.monotonic():
             return Outcome("later", f"{place} took nothing a moment ago")
         try:
-            self._options.checked_offer().check_target(first.channel, first.target)
+            self._offer.check_target(first.channel, first.target)
         except ValueError as error:  # the site no longer allows it
             return Outcome("refused", str(error))
         patient = now - max(first.due_time, first.created_time) < _PATIENCE_SECONDS

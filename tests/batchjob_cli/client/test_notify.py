@@ -8,7 +8,7 @@ import pytest
 
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli import notify
-from batchjob_cli.up import options, records
+from batchjob_cli.up import records
 from batchjob_stats_db.database import subscriptions
 from batchjob_stats_db.database.engine import writer_engine
 from batchjob_stats_db.database.subscriptions import Offer
@@ -19,11 +19,10 @@ from tests.batchjob_cli.client.local_runs import command_output
 def told(data, server, capsys):
     """Runs the command against a server whose site sends mails and to webhooks."""
     url, file = server
-    database = records.database_url(options.settings([f"--data={data}"]).db, Path(data))
-    engine = writer_engine(database)
+    engine = writer_engine(records.record_runs(Path(data)))
     offer = Offer(("mail", "webhook"), ("failure",), (), ("https://hooks.example.org",), "")
     with engine.begin() as db:
-        subscriptions.write_offer(db, ["local"], offer, int(time.time()))
+        subscriptions.write_offer(db, "local", offer, int(time.time()))
     engine.dispose()
     return lambda *arguments: command_output(
         capsys, notify, *arguments, "--server", url, "--token-file", file

@@ -38,9 +38,9 @@ def main() -> None:
         default=(Wish(MessageEvent.END),),
     )  # fmt: skip
     store = Store(engine, "c1", UsagePolicy(horizon_seconds=0))
-    store.tell = Causes(store, options).tell_of_batch
+    Causes(store, options)
     with engine.begin() as db:
-        write_offer(db, ["c1"], options.offer(), int(time.time()) - 3600)
+        write_offer(db, "c1", options.offer(), int(time.time()) - 3600)
     sender = Sender(engine, ["c1"], options, PollerMetrics(), lease_seconds=1)
     written = threading.Event()
 

@@ -41,9 +41,8 @@ class MessageSite:
         self.options = MessageOptions(**options)
         self.metrics = PollerMetrics()
         self.causes = Causes(store, self.options)
-        store.tell = self.causes.tell_of_batch
         with engine.begin() as db:
-            write_offer(db, ["c1"], self.options.offer(), self.now - 10**6)
+            write_offer(db, "c1", self.options.offer(), self.now - 10**6)
         self.sender = self.new_sender()
 
     def new_sender(self, lease_seconds: int = 0) -> Sender:

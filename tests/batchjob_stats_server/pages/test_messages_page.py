@@ -17,7 +17,7 @@ HOOKS = "https://hooks.example.org/team"
 def offer(services):
     offer = Offer(("mail", "webhook", "ntfy"), ("failure",), ("example.org",), (HOOKS,), "")
     with services.writer.begin() as db:
-        subscriptions.write_offer(db, ["c1"], offer, NOW)
+        subscriptions.write_offer(db, "c1", offer, NOW)
     return offer
 
 
