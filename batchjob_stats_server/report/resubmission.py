@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from batchjob.runtime.formatting import format_clock, size
+from batchjob.runtime.formatting import format_clock, format_count, size
 from batchjob.schedulers import registry
 from batchjob.schedulers.submission import NextRequest, Submission
 from batchjob_stats_server.report import explain, right_size
@@ -11,7 +11,7 @@ from batchjob_stats_server.report.model import ReportInput, Resubmission, Row
 
 _FEWER_CPUS = {"low-cpu", "single-threaded"}
 _FEWER_GPUS = {"gpu-unused", "gpu-partly-unused"}
-_PLUS = "The highest need of this and {earlier} plus 20 %, rounded up."
+_PLUS = "The highest need of this {runs} plus 20 %, rounded up."
 _DOUBLED = (
     "What larger or longer runs of the name needed plus 20 %, else twice what was too little."
 )
@@ -30,14 +30,15 @@ def resubmission(inputs: ReportInput, given: Collection[str]) -> Resubmission | 
         0 if request.memory_mib is None else (request.held_memory_mib or 0) - request.memory_mib
     )
     limit = job["time_limit_seconds"]
-    earlier = f"{len(inputs.similar)} earlier runs" if inputs.similar else "no earlier run"
+    earlier = len(inputs.similar)
+    runs = f"and {format_count(earlier, 'earlier run')}" if earlier else "run alone"
     return Resubmission(
         submission.corrected_line(job["submit_line"], _other_options(inputs, submission), request),
         job["source"],
         request,
         _DOUBLED if {"out-of-memory", "time-limit-reached"} & set(given)
-        else _PLUS.format(earlier=earlier),
-        len(inputs.similar), cpus * nodes, gpus, (memory << 20) * nodes,
+        else _PLUS.format(runs=runs),
+        earlier, cpus * nodes, gpus, (memory << 20) * nodes,
         int(limit - request.seconds) if limit and request.seconds else 0,
         _idle_joules(job, cpus / (request.held_cpus or 1), gpus / (held_gpus or 1)),
     )  # fmt: skip

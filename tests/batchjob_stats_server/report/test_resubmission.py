@@ -18,6 +18,8 @@ def test_line_has_the_memory_of_the_highest_peak():
     assert (found.runs, found.saved_memory_bytes) == (5, 11 * GIB)
     assert found.savings(7200) == "11 GiB for 2 h"
     assert found.basis == "The highest need of this and 5 earlier runs plus 20 %, rounded up."
+    alone = again(**memory_peak(3))
+    assert alone.basis == "The highest need of this run alone plus 20 %, rounded up."
 
 
 def test_line_has_fewer_cpus_and_gpus():
