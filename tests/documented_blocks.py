@@ -151,6 +151,7 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
     },
     "docs/run.md": {
         "batchjob run --name train": _SHELL_BLOCKS,
+        "batchjob run --gpus 1": _done("batchjob_cli/run/test_run_gpus"),
         "export BATCHJOB_SERVER=": _done("security/test_remote_runs"),
     },
     "docs/samples.md": {

@@ -191,7 +191,10 @@ READERS = (
     (lambda _, keys: "rules" in keys, lambda path: load_rules(str(path))),
     # Open OnDemand's own file; tests/grafana/test_dashboards.py compares it with the dashboard.
     (lambda page, _: page == "docs/tools.md", lambda path: None),
-    (lambda page, _: page == "docs/run.md", lambda path: run_configuration(str(path))),
+    (
+        lambda page, keys: page == "docs/run.md" or keys == {"remote"},
+        lambda path: run_configuration(str(path)),
+    ),
     (
         lambda page, keys: keys & {"backup", "clusters", "messages", "poll"} or keys == {"tsdb"},
         lambda path: poller_settings({}, str(path)),
