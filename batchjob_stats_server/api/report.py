@@ -76,7 +76,8 @@ def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response
     if run is None:
         raise Problem(404, f"there is no job {jobid} that you may see")
     audit.log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
-    return Response(f"{text}\n", media_type="text/plain")
+    headers = {"Cache-Control": "private, no-store"}
+    return Response(f"{text}\n", media_type="text/plain", headers=headers)
 
 
 def find_report(caller: Caller, jobid: str, params: RunParams) -> Report | None:

@@ -97,7 +97,8 @@ def test_vmagent_and_vmsingle_are_scraped():
 
 @requires_program("vmalert")
 def test_vmalert_accepts_rules():
-    run_successfully("vmalert", "-dryRun", f"-rule={REPOSITORY}/prometheus/rules/*.yml")
+    rules = [f"-rule={REPOSITORY}/prometheus/{folder}/*.yml" for folder in ("rules", "other_names")]
+    run_successfully("vmalert", "-dryRun", *rules)
 
 
 def specs_by_kind():

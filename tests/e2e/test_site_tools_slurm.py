@@ -161,7 +161,7 @@ def test_job_defense_shield_judges_by_the_summaries(site, tmp_path):
         "email-files-path": str(tmp_path), "sender": "root@localhost", "reply-to": "root@localhost",
         "email-domain-name": "@localhost",
         "low-cpu-efficiency-1": {
-            "clusters": [site.cluster.name], "partitions": ["*"], "eff_thres_pct": 60,
+            "cluster": site.cluster.name, "partitions": ["*"], "eff_thres_pct": 20,
             "eff_target_pct": 90, "proportion_thres_pct": 0, "absolute_thres_hours": 0,
             "num_top_users": 5, "min_run_time": 1,
         },
@@ -170,8 +170,8 @@ def test_job_defense_shield_judges_by_the_summaries(site, tmp_path):
         tool("job_defense_shield"), f"--config-file={config}", "--low-cpu-efficiency",
         "--days=1", HOME=str(tmp_path),
     )  # fmt: skip
-    print(out)
-    assert "bob" in out
+    listed = [line.split()[1] for line in out.splitlines() if line.split()[:1] in (["1"], ["2"])]
+    assert listed == ["bob"], out
 
 
 def test_queries_that_jobstats_was_seen_to_send_have_answers(site):

@@ -1,8 +1,10 @@
 """Job reports over the API, from the database alone and with real stores."""
 
 import pytest
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
+from batchjob_stats_db.database import schema
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
@@ -88,6 +90,29 @@ def test_report_formats(services, options, media_type, beginning):
     assert answer.text.startswith(beginning)
     assert answer.headers["cache-control"] == "private, no-store"
     assert "Accept" in answer.headers["vary"].split(", ")
+
+
+def test_summary_of_jobstats_is_there_once_each_node_was_measured_to_the_end(services):
+    missing = get_report(services, "2", format="jobstats", status=404).json()["detail"]
+    assert missing == "job 2 has no summary of jobstats: its final figures are not stored"
+    get_report(services, "2", user="alice", format="jobstats", status=404)
+    with services.writer.begin() as db:
+        number = db.scalar(sa.select(schema.job.c.id).where(schema.job.c.jobid == "2"))
+        which = schema.job.c.id == number
+        db.execute(sa.update(schema.job).where(which).values(usage_due_time=None))
+        nodes = db.scalar(sa.select(schema.job.c.allocated_nodes).where(which))
+        db.execute(sa.insert(schema.job_usage).values(
+            job_id=number, source="prometheus", measured_time=NOW, until_time=NOW, samples=9,
+            dropped_series=0, nodes=nodes, coverage=1.0, doubt="",
+        ))  # fmt: skip
+        for node in range(nodes):
+            db.execute(sa.insert(schema.job_node_usage).values(
+                job_id=number, node=f"n{node}", cpus=1, cpu_seconds=1.0, memory_limit_bytes=9,
+                memory_without_cache_bytes=1,
+            ))  # fmt: skip
+    answer = get_report(services, "2", format="jobstats")
+    assert answer.text.startswith("JS1:")
+    assert answer.headers["cache-control"] == "private, no-store"
 
 
 def test_html_report_has_strict_content_security_policy(services):
