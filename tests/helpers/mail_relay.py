@@ -3,23 +3,36 @@
 import asyncio
 import email
 import email.policy
+import ssl
 import threading
 from collections.abc import Callable
 from email.message import EmailMessage
+from typing import Any
 
 from aiosmtpd.smtp import SMTP, Envelope
 
 
 class Relay:
-    """The server in a thread of its own. `answer`: its reply to a mail; None: it is taken."""
+    """The server in a thread of its own. `answer`: its reply to a mail; None: it is taken.
 
-    def __init__(self, answer: Callable[[Envelope], str | None] = lambda _: None, port: int = 0):
+    `options` are aiosmtpd's, such as a context for STARTTLS; `tls` encrypts from the start.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Envelope], str | None] = lambda _: None,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        **options: Any,
+    ):
         self.mails: list[EmailMessage] = []
         self.recipients: list[list[str]] = []
         self.answer = answer
         self.answer_recipient: Callable[[str], str | None] = lambda _: None
         self._loop = asyncio.new_event_loop()
-        listen = self._loop.create_server(lambda: SMTP(self, loop=self._loop), "127.0.0.1", port)
+        listen = self._loop.create_server(
+            lambda: SMTP(self, loop=self._loop, **options), "127.0.0.1", port, ssl=tls
+        )
         self._server = self._loop.run_until_complete(listen)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

@@ -3,8 +3,11 @@
 import hashlib
 import hmac
 import json
+import ssl
 
 import pytest
+import trustme
+from aiosmtpd.smtp import AuthResult
 
 from batchjob_stats_db.database import subscriptions
 from batchjob_stats_db.poller.messages import channels
@@ -12,6 +15,7 @@ from batchjob_stats_db.poller.messages.channels import SIGNATURE
 from tests.batchjob_stats_db.poller.message_site import message_site
 from tests.batchjob_stats_db.poller.test_messages import SETTLED, ended
 from tests.helpers.http_server import Response, json_response, serving
+from tests.helpers.mail_relay import Relay
 
 
 @pytest.fixture
@@ -104,3 +108,56 @@ def test_ntfy(engine, store, tmp_path, job, hooks):
     assert document["title"] == "[batchjob] Job 1 (ü  x) on c1: COMPLETED"
     assert document["click"] == "https://jobs.example.org/jobs/1?cluster=c1"
     assert "The report" in document["message"]
+
+
+@pytest.fixture
+def encrypted(tmp_path):
+    """Options for a relay with TLS and a log-in, and a context for its side."""
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    ca_file, password = tmp_path / "ca.pem", tmp_path / "password"
+    authority.cert_pem.write_to_path(str(ca_file))
+    password.write_text("correct\n")
+    password.chmod(0o600)
+    given = {"smtp_ca_file": str(ca_file), "smtp_user": "batchjob",
+             "smtp_password_file": str(password)}  # fmt: skip
+    return given, context
+
+
+def authenticate(server, session, envelope, mechanism, data):
+    return AuthResult(success=data.password == b"correct", handled=False)
+
+
+@pytest.mark.parametrize("how", ["tls", "starttls"])
+def test_encryption_and_log_in(engine, store, tmp_path, job, encrypted, how):
+    given, context = encrypted
+    tls = {"tls": {"tls": context, "auth_require_tls": False},
+           "starttls": {"tls_context": context, "auth_required": True}}  # fmt: skip
+    relay = Relay(authenticator=authenticate, **tls[how])
+    options = {"smtp": relay.address, "smtp_tls": how, **given}
+    with message_site(engine, store, tmp_path, **options) as site:
+        assert site.sender.check() == []
+        site.write(ended(job, site))
+        site.send(after=SETTLED)
+    relay.stop()
+    assert len(relay.mails) == 1
+
+
+def test_wrong_password_certificate_or_encryption_is_named(engine, store, tmp_path, encrypted):
+    given, context = encrypted
+    relay = Relay(authenticator=authenticate, auth_required=True, tls_context=context)
+    wrong = tmp_path / "wrong"
+    wrong.write_text("wrong")
+    wrong.chmod(0o600)
+    plain = {"smtp": relay.address, "smtp_tls": "starttls"}
+    for options, expected in (
+        ({**given, "smtp_password_file": str(wrong)}, "535"),
+        ({**given, "smtp_ca_file": ""}, "certificate verify failed"),
+        ({**given, "smtp_tls": "tls"}, "wrong version number"),
+    ):
+        with message_site(engine, store, tmp_path, **{**plain, **options}) as site:
+            (problem,) = site.sender.check()
+            assert problem.startswith("messages.smtp: ")
+            assert expected in problem
+    relay.stop()
