@@ -210,6 +210,18 @@ def test_job_has_a_link_to_the_lines_of_its_nodes(running_stack):
     assert urllib.parse.parse_qs(link.query)["n"] == frame["nodes"]
 
 
+@pytest.mark.parametrize("job", ["", "404404"])
+def test_dashboard_of_a_job_that_is_not_there_is_empty_and_not_red(running_stack, job):
+    """So it is when it is opened from Grafana's list; an error would be raised here."""
+    for name in ("infinity/job.json", "json-api/job.json"):
+        viewer = dashboard_client.open_dashboard(
+            running_stack.grafana, DASHBOARDS[name], stack.OPERATOR, (0, 1), job=job
+        )
+        for title, target in panel_targets(name):
+            for frame in running_stack.grafana.frames(target, viewer):
+                assert not any(frame.values()), title
+
+
 def test_job_link_sets_time_range_of_the_job(running_stack):
     for name in ("infinity/job.json", "json-api/job.json"):
         viewer = dashboard_client.open_dashboard(
