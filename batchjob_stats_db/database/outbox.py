@@ -16,7 +16,7 @@ from batchjob.judgements import FAILED_STATES
 from batchjob.schedulers.records import JobRecord
 from batchjob_stats_db.database import schema, subscriptions
 from batchjob_stats_db.database.subscriptions import MessageEvent, Offer, Recipient, Wish
-from batchjob_stats_db.database.upsert import write_rows
+from batchjob_stats_db.database.upsert import make_storable, write_rows
 
 _table = schema.outbox
 _row, _job = _table.c, schema.job.c
@@ -249,7 +249,7 @@ def _finish(
     keys = (_row.cluster, _row.channel)
     rows = db.execute(sa.select(*keys, sa.func.count()).where(which).group_by(*keys)).all()
     if rows:
-        done = {"state": state, "done_time": now, "detail": detail[:300]}
+        done = {"state": state, "done_time": now, "detail": make_storable(detail[:300])}
         db.execute(sa.update(_table).where(which).values(done))
     return Counter({(row[0], row[1]): row[2] for row in rows})
 

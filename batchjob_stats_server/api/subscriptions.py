@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from batchjob_stats_db.database import subscriptions as store
 from batchjob_stats_db.database.access import coordinates
@@ -17,6 +17,8 @@ from batchjob_stats_server.services import Services
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
+_PRINTABLE = r"^[^\x00-\x1f]*$"
+_Line = Annotated[str, StringConstraints(max_length=256, pattern=_PRINTABLE)]
 _EVENT = "end, failure, started, idle=30m, memory=90% or digest"
 
 
@@ -57,14 +59,12 @@ class NewSubscription(BaseModel):
 
     event: Annotated[Word, AfterValidator(_normal_event)] = Field(description=_EVENT)
     channel: Word = Field(store.MAIL, description="mail, webhook, ntfy or off.")
-    target: str = Field(
-        "", max_length=2048, description="Address, URL or topic; empty: the address on record."
+    target: Annotated[str, StringConstraints(max_length=2048, pattern=_PRINTABLE)] = Field(
+        "", description="Address, URL or topic; empty: the address on record."
     )
-    cluster: str = Field("", max_length=256, description="Default: all clusters of the caller.")
-    jobid: str = Field("", max_length=256, description="Only this job.")
-    account: str = Field(
-        "", max_length=256, description="Account of a digest; its coordinators may have one."
-    )
+    cluster: _Line = Field("", description="Default: all clusters of the caller.")
+    jobid: _Line = Field("", description="Only this job.")
+    account: _Line = Field("", description="Account of a digest; its coordinators may have one.")
     quiet_hours: Annotated[str, AfterValidator(store.quiet_hours)] = Field(
         "", description="Hours without messages, such as 22:00-07:00."
     )

@@ -113,10 +113,14 @@ class Sender:
         except Exception as error:  # one message must not keep the others back
             log.debug("message %d", batch_id, exc_info=error)
             outcome = Outcome("later", repr(error))
-        if outcome.result != "sent":
+        first = batch.first
+        place = self._channels.place(first.channel, first.target)
+        if outcome.result == "sent":
+            self._log_once.forget(place)
+        else:
             self._log_once.warning(
-                f"{batch.first.channel} {outcome.detail}", "message to %s by %s: %s: %s",
-                batch.first.username, batch.first.channel, outcome.result, outcome.detail,
+                place, "message to %s by %s: %s: %s",
+                first.username, place, outcome.result, outcome.detail,
             )  # fmt: skip
         self._note(batch, outcome)
 
