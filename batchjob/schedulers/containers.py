@@ -21,6 +21,7 @@ from batchjob.schedulers.node import JobManager
 _ID = r"(?P<jobid>[0-9a-f]{64})"
 _USER = r"user\.slice/user-\d+\.slice/user@(?P<uid>\d+)\.service"
 _MAX_FILE_BYTES = 4 << 20  # the list of a thousand containers has less than 1 MB
+_Labels = dict[str, str]
 _STORAGE_DRIVERS = ("overlay", "btrfs", "zfs", "vfs")
 
 
@@ -48,11 +49,9 @@ _DOCKER = (
 _PODMAN = tuple(_layouts("podman", rf"libpod-(?:payload-)?{_ID}(?:\.scope)?"))
 
 
-def _docker_labels(
-    directories: Iterable[Path], jobid: str, owners: Sequence[int]
-) -> dict[str, str]:
+def _docker_labels(directories: Iterable[Path], jobid: str, owners: Sequence[int]) -> _Labels:
     for directory in directories:
-        state = _read_object(directory / "containers" / jobid / "config.v2.json", owners)
+        state = _read_json(directory / "containers" / jobid / "config.v2.json", owners)
         if state is not None:
             config = _member(state, "Config", dict)
             return {
@@ -63,9 +62,7 @@ def _docker_labels(
     return {}
 
 
-def _podman_labels(
-    directories: Iterable[Path], jobid: str, owners: Sequence[int]
-) -> dict[str, str]:
+def _podman_labels(directories: Iterable[Path], jobid: str, owners: Sequence[int]) -> _Labels:
     for directory in directories:
         for driver in _STORAGE_DRIVERS:
             storage = directory / f"{driver}-containers"
@@ -76,7 +73,7 @@ def _podman_labels(
             found = {"name": _member(about, "name", str)}
             if "image-name" in about:  # not with --rootfs
                 found["image"] = _member(about, "image-name", str)
-            spec = _read_object(storage / jobid / "userdata" / "config.json", owners)
+            spec = _read_json(storage / jobid / "userdata" / "config.json", owners)
             if spec is not None:
                 user = _member(_member(spec, "process", dict), "user", dict)
                 found["container_user"] = str(_member(user, "uid", int))
@@ -93,13 +90,6 @@ def _find_container(storage: Path, jobid: str, owners: Sequence[int]) -> dict[st
             if isinstance(entry, dict) and entry.get("id") == jobid:
                 return entry
     return None
-
-
-def _read_object(path: Path, owners: Sequence[int]) -> dict[str, Any] | None:
-    document = _read_json(path, owners)
-    if document is None or isinstance(document, dict):
-        return document
-    raise ValueError(f"{path}: expected an object")
 
 
 def _read_json(path: Path, owners: Sequence[int]) -> Any:
