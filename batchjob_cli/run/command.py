@@ -182,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         help="auto: a cgroup if one can be created, else the process tree")  # fmt: skip
     add("--strict", action="store_true",
         help="refuse to start if a limit cannot be applied; otherwise it is left out")  # fmt: skip
+    add("--best-effort", action="store_true", help=argparse.SUPPRESS)  # the default
     for hidden in ("--requested-by", "--requested-role"):  # by `batchjob up`: person and role
         add(hidden, default="", help=argparse.SUPPRESS)
     add("--quiet", action="store_true", help="do not print a report at the end")
