@@ -180,6 +180,7 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
         "batchjob up": _done("e2e/test_up"),
         "systemctl --user enable": _ANSIBLE,
     },
+    "docs/user.md": {"batchjob job 1234 --script": _done("batchjob_cli/client/test_ask")},
     "docs/victoriametrics.md": {
         "cd /usr/share/batchjob": _ANSIBLE,
         "kubectl create namespace": _needs(_KUBERNETES),

@@ -53,9 +53,6 @@ EXCEPTIONS = {
     ("batchjob_stats_server/pages/jobs.py", "'20%'"): "an example in a form",
     ("batchjob_stats_server/pages/jobs.py", "'25%'"): "an example in a form",
     ("batchjob_stats_server/pages/rendering/charts.py", "0.2"): "steps of an axis",
-    ("batchjob_stats_server/pages/rendering/charts.py", "0.25"): "lines of a plot",
-    ("batchjob_stats_server/pages/rendering/charts.py", "0.5"): "lines of a plot",
-    ("batchjob_stats_server/pages/rendering/charts.py", "0.75"): "lines of a plot",
     ("batchjob_stats_server/pages/rendering/run_strip.py", "0.5"): "pixels",
     ("batchjob_stats_server/report/conditions.py", "0.01"): "a per cent",
 }  # fmt: skip

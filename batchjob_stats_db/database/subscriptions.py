@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from batchjob.judgements import thresholds
 from batchjob.runtime import values
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.values import with_metavar
@@ -59,7 +60,10 @@ _EXPECTED = "expected end, failure, started, idle=30m, memory=90% or digest"
 
 @with_metavar("EVENT")
 def parse_wish(value: Any) -> Wish:
-    """`end`, `failure`, `started`, `digest`, `idle` or `idle=30m`, `memory` or `memory=90%`."""
+    """`end`, `failure`, `started`, `digest`, `idle` or `idle=30m`, `memory` or `memory=90%`.
+
+    Without a part, memory is told of when it is near its limit.
+    """
     name, _, threshold = str(value).strip().partition("=")
     try:
         event = MessageEvent(name)
@@ -68,8 +72,10 @@ def parse_wish(value: Any) -> Wish:
             and (seconds := int(values.duration(threshold or "30m"))) >= 60
         ):
             return Wish(event, seconds)
-        if event is MessageEvent.MEMORY and (share := values.ratio(threshold or "90%")) > 0:
-            return Wish(event, round(100 * share))
+        if event is MessageEvent.MEMORY:
+            share = values.ratio(threshold) if threshold else thresholds().near_limit
+            if share > 0:
+                return Wish(event, round(100 * share))
         if event not in (MessageEvent.IDLE, MessageEvent.MEMORY) and not threshold:
             return Wish(event)
     except ValueError:

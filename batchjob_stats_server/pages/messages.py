@@ -7,6 +7,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 
+from batchjob.judgements import thresholds
 from batchjob_stats_db.database import subscriptions as store
 from batchjob_stats_server.api import subscriptions as api
 from batchjob_stats_server.api.answers import TurnRoute
@@ -61,7 +62,7 @@ def _subscribe(page: PageRenderer, form: dict[str, str]) -> Response:
 def _render(page: PageRenderer, made: api.MadeSubscription | None = None) -> Response:
     return page.render(
         "messages.html", offer=api.read_offer(page.services), made=made,
-        subscriptions=api.subscriptions(page),
+        subscriptions=api.subscriptions(page), near_limit=thresholds().near_limit,
         clusters=page.principal.clusters,
         accounts=sorted({each.account for each in page.access.accounts}),
     )  # fmt: skip

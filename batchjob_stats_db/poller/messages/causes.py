@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob.judgements import RUNNING_STATES
+from batchjob.judgements import COMPLETE_COVERAGE, RUNNING_STATES, thresholds
 from batchjob.runtime.formatting import format_duration
 from batchjob_stats_db.database import outbox, schema, subscriptions
 from batchjob_stats_db.database.access import coordinates
@@ -18,8 +18,6 @@ from batchjob_stats_db.database.subscriptions import MessageEvent, Offer
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.poller.messages.options import MessageOptions
 
-_IDLE_RATIO = 0.01  # of the GPUs' time
-_SEEN_RATIO = 0.9  # of a period, so that a gap is not taken for idleness
 _FRESH_SECONDS = 600
 _DIGEST_HOUR = 7  # on Mondays
 _DIGEST_LATE_SECONDS = DAY  # after that, a week is not told of any more
@@ -115,11 +113,12 @@ class Causes:
         start = self._idle_since.get(row.id, _GpuLook(row.start_time, 0.0, 0.0))
         observed = look.observed_seconds - start.observed_seconds
         busy = look.busy_seconds - start.busy_seconds
-        if not 0 <= busy <= _IDLE_RATIO * observed:
+        if not 0 <= busy <= thresholds().idle_gpu * observed:
             start = look
         self._idle_since[row.id] = start
         seconds = look.until - start.until
-        return int(seconds) if observed >= _SEEN_RATIO * row.gpus * seconds else 0
+        is_seen = observed >= COMPLETE_COVERAGE * row.gpus * seconds  # a gap is no idleness
+        return int(seconds) if is_seen else 0
 
     def _of_the_week(self, db: Connection, monday: date, now: int) -> list[Told]:
         """Digests of the week before a Monday; those that were told already have the same cause."""
