@@ -1,7 +1,6 @@
 """`batchjob job`: the report of one job."""
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from urllib.parse import quote
 from batchjob.local_runs import history
 from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.formatting import size
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import local_zone
@@ -148,7 +148,7 @@ def _last_job_of(given: argparse.Namespace, script: str) -> str:
 
 def _print_corrected(file: str, report: str) -> int:
     """Print a batch script with the request of a report, and say on stderr how it was reckoned."""
-    script, again = _read_script(file), json.loads(report)["resubmission"]
+    script, again = _read_script(file), parse_json(report)["resubmission"]
     if again is None:
         sys.stdout.write(script)
         print("batchjob: the job's report advises no other request", file=sys.stderr)

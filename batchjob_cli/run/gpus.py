@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.subprocesses import SchedulerError, call
 from batchjob_cli.run.launch import WRONG_USAGE, RunStartError
 from collectors.gpu.vendor import vendors
@@ -113,7 +114,7 @@ class RunGpus:
         """Ask the drivers which GPUs answer."""
         try:
             answer = call(_PROGRAM, timeout=_ANSWER_SECONDS, extra_environment=os.environ).stdout
-            answering, counts, self._variables, self._problem = json.loads(answer)
+            answering, counts, self._variables, self._problem = parse_json(answer)
         except (SchedulerError, ValueError) as error:
             answering, counts, self._problem = [], {}, f"the GPU drivers do not answer: {error}"
         self._asked_at = time.monotonic()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from batchjob.runtime.formatting import size
 from batchjob.runtime.json_reader import parse_json
-from batchjob.runtime.user_files import create_file, open_lock
+from batchjob.runtime.user_files import create_file, open_lock, open_regular_file
 from batchjob_cli.run.limits import RunLimits, count_of
 
 _DELAYED, _TICKET, _PLACE = "delayed-", "ticket-", "place-"
@@ -148,7 +148,8 @@ def _locked(path: Path) -> Iterator[None]:
 def _read_has(path: Path) -> tuple[float, int]:
     """The CPUs and the bytes of memory of a run; zeros if it has just ended."""
     try:
-        cpus, memory = parse_json(path.read_bytes()[:_MAX_BYTES])
+        with open_regular_file(path) as (file, _):
+            cpus, memory = parse_json(file.read(_MAX_BYTES))
     except (OSError, ValueError, TypeError):
         return 0.0, 0
     return cpus, memory

@@ -1,7 +1,8 @@
 """Checks a database: damage, orphaned rows, days without jobs, stale sources."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
+from math import isclose
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ from sqlalchemy.engine import Connection
 from batchjob.runtime.times import format_date
 from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.days import DAY
+from batchjob_stats_db.days import DAY, day_of, midnight
 from batchjob_stats_db.queries.coverage import refusals
 
 _STALE_SECONDS = 6 * 3600
@@ -24,6 +25,8 @@ def findings(db: Connection, now: int) -> Iterator[str]:
     yield from _stale_sources(db, now)
     for cluster in db.execute(sa.select(schema.cluster.c.name)).scalars().all():
         yield from _days_without_jobs(db, cluster)
+        yield from _inconsistent_sums(db, cluster)
+        yield from _wrong_job_counts(db, cluster)
         yield from _overdue_work(db, cluster, now)
 
 
@@ -95,6 +98,59 @@ def _days_without_jobs(db: Connection, cluster: str) -> Iterator[str]:
         if following - day > DAY:
             days = (following - day) // DAY - 1
             yield f"{cluster}: no job ran for {days} days after {format_date(day)}"
+
+
+def _inconsistent_sums(db: Connection, cluster: str) -> Iterator[str]:
+    """Sums that differ from those of the users' days from which they were made."""
+    for sums in schema.SUMS:
+        expected = _column_totals(db, sums.columns, sums.by_user, cluster)
+        derived_tables = (
+            sums.by_account,
+            sums.by_day,
+            sums.monthly_by_user,
+            sums.monthly_by_account,
+        )
+        for table in derived_tables:
+            for name, total in _column_totals(db, sums.columns, table, cluster).items():
+                # Sums of floats in a different order differ in their last digits.
+                if not isclose(total, expected[name], rel_tol=1e-9, abs_tol=1e-6):
+                    yield f"{cluster}: {table.name}: {name} is {total}, by user {expected[name]}"
+
+
+def _wrong_job_counts(db: Connection, cluster: str) -> Iterator[str]:
+    """Days whose sums do not match the number of jobs.
+
+    Days that are due to be rebuilt, and those that retention may have thinned out, are skipped.
+    """
+    job, by_day, due = schema.job.c, schema.USAGE.by_day.c, schema.rollup_due.c
+    oldest = db.execute(sa.select(sa.func.min(job.end_time)).where(job.cluster == cluster)).scalar()
+    kept = db.execute(sa.select(sa.func.min(by_day.day)).where(by_day.cluster == cluster)).scalar()
+    if oldest is None or kept is None:
+        return
+    first = max(day_of(oldest) + DAY, kept)
+    due_days = set(db.execute(sa.select(due.day).where(due.cluster == cluster)).scalars())
+    for name, time in (("jobs_started", job.start_time), ("jobs_ended", job.end_time)):
+        day = midnight(time).label("day")
+        ran = (job.cluster == cluster) & job.start_time.is_not(None) & (time >= first)
+        counted = sa.select(day, sa.func.count().label("jobs")).where(ran).group_by(day)
+        jobs = {row.day: row.jobs for row in db.execute(counted)}
+        summed = sa.select(by_day.day, by_day[name]).where(
+            by_day.cluster == cluster, by_day.day >= first
+        )
+        sums = {row[0]: int(row[1]) for row in db.execute(summed)}
+        for each in sorted(jobs.keys() | sums.keys()):
+            actual, stored = jobs.get(each, 0), sums.get(each, 0)
+            if actual != stored and each not in due_days:
+                day_text = format_date(each)
+                yield f"{cluster}: {name} of {day_text} is {stored}, but there are {actual} jobs"
+
+
+def _column_totals(
+    db: Connection, columns: Iterable[str], table: sa.Table, cluster: str
+) -> dict[str, float]:
+    added = (sa.func.coalesce(sa.func.sum(table.c[name]), 0.0).label(name) for name in columns)
+    query = sa.select(*added).where(table.c.cluster == cluster)
+    return dict(db.execute(query).mappings().one())
 
 
 def _overdue_work(db: Connection, cluster: str, now: int) -> Iterator[str]:

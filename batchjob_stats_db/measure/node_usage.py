@@ -75,13 +75,18 @@ def _rounded(value: float | None) -> int | None:
 
 def installed_gpu_memory(
     time_series: TimeSeriesStore, cluster: str, now: float
-) -> dict[tuple[str, str], int]:
-    """Bytes of each GPU and instance, by UUID and instance, as the nodes report them now.
+) -> dict[tuple[str, str, str], int]:
+    """Bytes of each GPU and instance, by node, UUID and instance, as the nodes report them now.
 
     Raises TimeSeriesError.
     """
     return {
-        (each.labels.get("uuid", ""), each.labels.get("gpu_instance", "")): round(each.value)
+        (without_port(node), uuid, gpu_instance): round(each.value)
         for each in time_series.latest(cluster, [GPU_MEMORY_TOTAL.name], now)
-        if each.value >= 0
+        for node, uuid, gpu_instance in [map(each.labels.get, _GPU_LABELS, ("", "", ""))]
+        if 0 <= each.value < _MAX_GPU_BYTES
     }
+
+
+_GPU_LABELS = ("instance", "uuid", "gpu_instance")
+_MAX_GPU_BYTES = 2**50  # what a node claims beyond that is no GPU

@@ -53,10 +53,12 @@ def measure_due(
     return written, {**failed, **refused}
 
 
-def with_gpu_memory(usage: MeasuredUsage, memory: Mapping[tuple[str, str], int]) -> MeasuredUsage:
-    """The same with the memory of its GPUs, by UUID and instance."""
+def with_gpu_memory(
+    usage: MeasuredUsage, memory: Mapping[tuple[str, str, str], int]
+) -> MeasuredUsage:
+    """The same with the memory of its GPUs, by node, UUID and instance."""
     devices = [
-        each._replace(memory_total_bytes=memory.get((each.uuid, each.gpu_instance)))
+        each._replace(memory_total_bytes=memory.get((each.node, each.uuid, each.gpu_instance)))
         for each in usage.devices
     ]
     return usage._replace(devices=devices)

@@ -30,13 +30,12 @@ _JOBS_READ, _JOBS_SHOWN, _PEOPLE_SHOWN = 300, 5, 20
 
 
 class DigestQuery(ClusterParams):
-    """Whose week, and which."""
+    """Whose week, and which. Its days are in UTC."""
 
     user: Word | None = Field(None, description="Default: the caller, unless there is an account.")
     account: Word | None = None
     until: Time | None = Field(None, description="Day after the week (UTC); default: today.")
     format: Literal["json", "text", "html"] = "json"
-    zone: Word = Field("UTC", description="Without effect: the days of a digest are in UTC.")
 
 
 class DigestSums(BaseModel):
@@ -84,7 +83,11 @@ class Digest(BaseModel):
     jobs: list[DigestJob]
 
 
-@router.get("/digest", response_model=Digest)
+@router.get(
+    "/digest",
+    response_model=Digest,
+    responses={200: {"content": {"text/plain": {}, "text/html": {}}}},
+)
 def digest(caller: CurrentCaller, params: Annotated[DigestQuery, Query()]) -> Response:
     """The digest of a week, of jobs that the caller may see."""
     until = int(params.until or caller.services.clock()) // DAY * DAY

@@ -97,7 +97,6 @@ def test_mode_of_pipe_is_ignored():
         (exporter, "--collector.redfish.password-file", ["--check"]),
         (exporter, "--collector.cluster.slurmrestd-token-file", ["--check"]),
         (exporter, "--collector.emissions.electricity-maps-token-file", ["--check"]),
-        (batchjob, "--db.password-file", []),
         (batchjob, "--token-file", ["--server=http://127.0.0.1:1"]),
     ],
 )
@@ -142,15 +141,6 @@ def write_web_config(folder):
     return f"--web.config.file={folder}/web.yml"
 
 
-def write_web_config_with_inline_key(folder):
-    """Write a world-readable web configuration that contains the key; returns its flag."""
-    lines = ["tls_server_config:", "  cert_file: cert.pem", "  key: |"]
-    lines += [f"    {line}" for line in (folder / "key.pem").read_text().splitlines()]
-    (folder / "web.yml").write_text("\n".join(lines))
-    (folder / "web.yml").chmod(0o644)
-    return f"--web.config.file={folder}/web.yml"
-
-
 def create_database(folder):
     """Create an empty database; returns its flag."""
     url = parse_url(f"sqlite:///{folder}/jobs.db")
@@ -164,7 +154,6 @@ def create_database(folder):
     ("program", "flags", "message"),
     [
         (exporter, lambda folder: ["--check", write_web_config(folder)], "key.pem"),
-        (exporter, lambda folder: ["--check", write_web_config_with_inline_key(folder)], "web.yml"),
         (
             server,
             lambda folder: [

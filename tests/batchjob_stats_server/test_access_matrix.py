@@ -132,6 +132,7 @@ def services(services, tmp_path):
             if row.jobid in ("1", "2", "3") and row.submit_time == NOW - 7200:
                 scripts.store(db, [row.id], "#!/bin/sh\nexport TOKEN=...\n", 100)
         subscriptions.write_offer(db, "c1", subscriptions.Offer(("mail",)), NOW)
+        db.execute(sa.delete(schema.subscription))
         row = Subscription(0, "bob", "end", "mail", "", "", "", "", "", 0, NOW)
         subscriptions.add(db, row)
     write_sample_file(tmp_path, "2", "bob", [NOW - 5000])

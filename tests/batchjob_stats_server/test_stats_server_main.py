@@ -43,7 +43,7 @@ def test_check_reports_samples_that_are_not_there(database_path, tmp_path, capsy
         (["--auth.trusted-peer=10.0.0.1/8"], "expected a network"),
         (["--auth.trusted-peer=10.0.0.1"], "auth.secret-file: expected"),
         (["--auth.user-header=a b"], "expected the name of a header"),
-        (["--auth.user-header=X-Batchjob-Secret"], "two different headers"),
+        (["--auth.user-header=X-Batchjob-Secret"], "expected another header"),
         (["--auth.secret-file=/nowhere"], "/nowhere"),
         (["--web.thread=3"], "did you mean --web.threads?"),
         (["--web.threads=0"], "at least 1"),

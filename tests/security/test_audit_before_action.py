@@ -20,7 +20,7 @@ class BrokenControl:
     def __init__(self, data):
         self.data = data
 
-    def start(self, new_run):
+    def start(self, *_):
         raise LookupError("its record is gone")
 
     def delete(self, run):

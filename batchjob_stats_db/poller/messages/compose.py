@@ -52,8 +52,7 @@ class Reports:
     def read(self, path: str, query: Mapping[str, str]) -> Pages:
         """A page as text, HTML and JSON; raises NoReportError."""
         text, page, document = (
-            self._fetch(path, {**query, "format": form, "zone": self._options.zone})
-            for form in ("text", "html", "json")
+            self._fetch(path, {**query, "format": form}) for form in ("text", "html", "json")
         )
         return Pages(text.decode("utf-8", "replace"), page.decode("utf-8", "replace"),
                      parse_json(document))  # fmt: skip
@@ -98,7 +97,7 @@ def compose(
     is_one = sum(batch.states.values()) == 1 or first.job_id is None
     if is_one:
         try:
-            pages = read(*_page_of(first))
+            pages = read(*_page_of(first, options.zone))
         except NoReportError as error:
             if patient:
                 raise
@@ -127,13 +126,13 @@ def compose(
     )
 
 
-def _page_of(row: sa.Row[Any]) -> tuple[str, dict[str, str]]:
+def _page_of(row: sa.Row[Any], zone: str) -> tuple[str, dict[str, str]]:
     """Where the server has the report of a row."""
     if row.event == MessageEvent.DIGEST:
         owner = {"account": row.account} if row.account else {"user": row.username}
         return "digest", {**owner, "cluster": row.cluster, "until": row.detail}
     return f"jobs/{quote(row.jobid, safe='')}/report", {
-        "cluster": row.cluster, "run": str(row.job_id)
+        "cluster": row.cluster, "run": str(row.job_id), "zone": zone
     }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ OF_THE_KERNEL = {
     "batchjob_cli/run/streams.py": {"open", "openpty"},
     "batchjob_cli/run/supervisor.py": {"open", "read_text"},
     "batchjob_cli/run/launch.py": {"open"},
+    "batchjob_cli/run/gpus.py": {"open"},
 }
 OPENING = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "touch", "mkstemp"}
 

@@ -29,7 +29,9 @@ def test_slurm_is_detected(install_command):
     install_command(
         "scontrol", "echo 'Configuration data as of now'; echo 'ClusterName             = alpha'"
     )
-    assert registry.detect("local") == ("Slurm", "alpha", {"sacct": {}, "sacctmgr": {}})
+    assert registry.detect("local") == (
+        "Slurm", "alpha", {"sacct": {"queue-interval": "0s"}, "sacctmgr": {}},
+    )  # fmt: skip
 
 
 def test_unreachable_slurm_controller_is_no_scheduler(install_command):

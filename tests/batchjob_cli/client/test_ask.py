@@ -226,19 +226,19 @@ def script(tmp_path):
 
 def test_script_is_printed_with_the_advised_request(data, script, capsys, monkeypatch):
     used = {f"usage_memory_peak_{each}": 1 << 30 for each in ("bytes", "node_bytes")}
-    reports = {"7": as_json(report_of(**used)).decode()}
-    rows = [{"jobid": "8", "state": "PENDING"}, {"jobid": "7", "state": "COMPLETED"}]
+    reports = {"70007": as_json(report_of(**used)).decode()}
+    rows = [{"jobid": "70008", "state": "PENDING"}, {"jobid": "70007", "state": "COMPLETED"}]
     monkeypatch.setattr(job, "query_report", lambda given, query, jobid: reports[jobid])
     monkeypatch.setattr(
         job, "job_pages", lambda given, wanted, *_: [rows] if wanted["name"] == "train" else []
     )
-    for which in (["7"], []):
+    for which in (["70007"], []):
         assert job.run([*which, "--script", str(script), "--data", data]) == 0
         out, error = capsys.readouterr()
         assert out == "#!/bin/sh\n#SBATCH -J train\n#SBATCH --mem=1280M\nsrun ./a\n"
         assert "plus 20 %" in error
-    reports["7"] = as_json(report_of()).decode()
-    assert job.run(["7", "--script", str(script), "--data", data]) == 0
+    reports["70007"] = as_json(report_of()).decode()
+    assert job.run(["70007", "--script", str(script), "--data", data]) == 0
     out, error = capsys.readouterr()
     assert (out, error) == (
         script.read_text(), "batchjob: the job's report advises no other request\n"

@@ -264,6 +264,10 @@ class LyingNodes:
                 value = 30.0 if statistic is Statistic.COUNT else float(number(chance))
                 yield SeriesValue(metric, {**labels, **odd}, value)
 
+    def latest(self, cluster, metrics, now):
+        labels = {"instance": "n001:10910", "uuid": self._chance.choice(ODD_TEXTS[:4])}
+        return [SeriesValue(metrics[0], labels, float(number(self._chance))) for _ in range(9)]
+
     def last_sample_times(self, metrics, spans):
         return []
 
