@@ -3,6 +3,7 @@
 Runs have processes of their own, so their files tell what happens to them.
 """
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,8 @@ class RunLog:
         """What happened before is not logged."""
         self._data = data
         self._clock = clock
-        self._began = self._looked_at = clock()
+        self._looked_at = clock()
+        self._began = math.floor(1000 * self._looked_at) / 1000  # records have milliseconds
         self._known: dict[str, Run] | None = None
 
     def look(self) -> None:

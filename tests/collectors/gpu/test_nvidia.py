@@ -173,4 +173,5 @@ def test_updated_driver_is_read_with_the_library_reloaded(nvml_library, fake_nvm
         procfs=host.procfs,
         keys=str(fake_nvml.path),
     )
-    assert answer == [None, None, "570.86.15", {"lib_rm_version_mismatch": True}]
+    assert answer[:3] == [None, None, "570.86.15"]
+    assert answer[3]["lib_rm_version_mismatch"]
