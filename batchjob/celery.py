@@ -167,7 +167,7 @@ def _tool_of(task: Any, tools: Tools | None) -> str:
     named: object = None
     try:
         named = tools.get(task.name) if isinstance(tools, Mapping) else tools and tools(task)
-    except Exception:
+    except Exception:  # whatever the site's function raises, the task goes on
         log.warning("%s: the function `tool` of follow() failed", task.name, exc_info=True)
     if named is not None and not isinstance(named, str):
         log.warning("%s: `tool` of follow(): expected a text, got %r", task.name, named)

@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     server = reachable_server(given)
     if server is None:
-        raise SettingsError("--server: expected a server, which knows who is told of what")
+        raise SettingsError("--server: expected the URL of a server, which keeps the subscriptions")
     if given.remove is not None:
         require_success(server.request("DELETE", f"subscriptions/{given.remove}", {}))
     elif given.event:

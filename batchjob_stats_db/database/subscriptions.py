@@ -62,7 +62,7 @@ _EXPECTED = "expected end, failure, started, idle=30m, memory=90% or digest"
 def parse_wish(value: Any) -> Wish:
     """`end`, `failure`, `started`, `digest`, `idle` or `idle=30m`, `memory` or `memory=90%`.
 
-    Without a part, memory is told of when it is near its limit.
+    Without a percentage, the message about memory is sent when it is near its limit.
     """
     name, _, threshold = str(value).strip().partition("=")
     try:
@@ -237,7 +237,7 @@ def recipients(
     wanted: Wish,
     account: str = "",
 ) -> set[Recipient]:
-    """Where one user is told of an event of a job of theirs, or of an account."""
+    """Where a message to one user goes, about their job or about an account."""
     own = [
         each
         for each in subscribed

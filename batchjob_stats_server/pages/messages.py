@@ -27,7 +27,7 @@ _FIELDS = tuple(api.NewSubscription.model_fields)
 
 @router.get("/messages")
 def messages(page: RequestPage) -> Response:
-    """List what the caller is told of."""
+    """List the caller's subscriptions."""
     return _render(page)
 
 

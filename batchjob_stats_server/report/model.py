@@ -209,7 +209,7 @@ class Advice:
 class Resubmission:
     """The submit line with the request that the advice of the report asks for, and what it saves.
 
-    Amounts are negative where more is to be requested.
+    An amount is negative if the advice is to request more.
     """
 
     line: str  # "": the line holds nothing of the request

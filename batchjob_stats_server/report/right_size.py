@@ -2,7 +2,7 @@
 
 Requests of less rest on what was measured to the end of jobs that completed: on the memory peak of
 the kernel, on the curve of the CPUs in use, and on GPUs of which each was observed all the time.
-None means that too little is known, or that nothing is to be changed.
+None means that too little is known, or that the request should stay as it is.
 """
 
 import math

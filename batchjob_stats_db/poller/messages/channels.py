@@ -78,7 +78,7 @@ class Channels:
         return f"{channel} {urlsplit(target).netloc if channel == WEBHOOK else ''}"
 
     def forget_addresses(self) -> None:
-        """Ask anew for the addresses of users."""
+        """Look up the addresses of users again when they are needed."""
         self._addresses.clear()
 
     def send(self, channel: str, target: str, message: Message, site: Mapping[str, str]) -> Outcome:

@@ -57,5 +57,5 @@ def test_errors(told, arguments, expected):
 
 
 def test_needs_a_server(data):
-    with pytest.raises(SettingsError, match="expected a server"):
+    with pytest.raises(SettingsError, match="expected the URL of a server"):
         notify.run(["--data", data])
