@@ -1,6 +1,6 @@
-"""The first tables; databases that have them are upgraded. New ones are created from `schema`."""
+"""The tables of the first release: databases that have them are upgraded from here on."""
 
-revision = "0001"
+revision = "0013"
 down_revision = None
 
 
