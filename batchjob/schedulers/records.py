@@ -247,9 +247,12 @@ def merge_records(earlier: JobRecord, later: JobRecord) -> JobRecord:
 
 
 def with_returned_nodes(earlier: Iterable[NodeShare], job: JobRecord) -> JobRecord:
-    """The record of a reallocated job, with the nodes that it had earlier and gave back."""
+    """The record of a reallocated job, with the nodes that it had earlier and gave back.
+
+    A record that says how many nodes the job has names all of them: it never ran on others.
+    """
     names = {share.node for share in job.nodes}
-    if not names or not job.reallocations:
+    if not names or not job.reallocations or job.allocated_nodes == len(names):
         return job
     until = job.reallocations[-1].until_time
     returned = [

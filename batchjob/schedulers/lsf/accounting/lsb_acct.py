@@ -193,7 +193,8 @@ def with_phases(job: JobRecord, phases: Phases) -> JobRecord:
         resized += (cpus - following) * max(0, end - job.start_time)
         following = cpus
         shares = (NodeShare(host, cpus) for host, cpus in held.items())
-        job = with_returned_nodes(shares, job._replace(reallocations=(changes[0],)))
+        job = job._replace(reallocations=(changes[0],), allocated_nodes=None)
+        job = with_returned_nodes(shares, job)
     return job._replace(
         reallocations=tuple(changes),
         resized_cpu_seconds=resized,

@@ -214,9 +214,7 @@ class PbsLogReplay:
         record = self._job_record(line, self._run_number(line), JobState.RUNNING, "R")
         if job and job.start_time and job.allocated_cpus is not None:
             change = returned(job, record, line.timestamp)
-            record = record._replace(**held_before(job, change))
-            if line.record_type == "c":
-                record = record._replace(reallocations=(change,))
+            record = record._replace(reallocations=(change,), **held_before(job, change))
         if line.record_type == "c":  # nodes on which it ran remain nodes of the job
             record = record._replace(allocated_nodes=None, node_list="", allocated_resources="")
         return [self._know(record)]

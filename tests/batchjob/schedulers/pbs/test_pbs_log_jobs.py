@@ -190,6 +190,7 @@ def test_nodes_that_failed_at_a_reliable_start_are_not_the_jobs(write_log):
     job = read_all(write_log(lines))[0]["8.srv", 1]
     assert [share.node for share in job.nodes] == ["n1", "n3"]
     assert (job.allocated_cpus, job.allocated_nodes, job.resized_cpu_seconds) == (8, 2, 20)
+    assert [change[:2] for change in job.reallocations] == [(BEGIN + 5, 4)]
 
 
 def test_suspended_job_ran_without_its_suspensions(write_log):
