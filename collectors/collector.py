@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
+from batchjob.runtime.background import Loop, Refresher
 from collectors.host import Host
 from collectors.metric import Metric, MetricFamily
 
@@ -24,6 +25,20 @@ class Collector(Protocol):
 
     def collect(self) -> list[MetricFamily]:
         """The current families. Called from one thread at a time."""
+
+
+class BackgroundCollector:
+    """A collector whose threads run from its start to its stop; some have none."""
+
+    threads: Sequence[Loop | Refresher[Any]] = ()
+
+    def start(self) -> None:
+        for thread in self.threads:
+            thread.start()
+
+    def stop(self) -> None:
+        for thread in self.threads:
+            thread.stop()
 
 
 @runtime_checkable

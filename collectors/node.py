@@ -4,10 +4,9 @@ Source: Linux Documentation/filesystems/proc.rst (stat, meminfo). node_exporter 
 """
 
 import os
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from collectors.collector import Collector, CollectorModule, NoOptions
+from collectors.collector import BackgroundCollector, CollectorModule, NoOptions
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
 
@@ -53,7 +52,7 @@ Memory = tuple[float, float | None]
 """Total and available bytes; None: the kernel is older than 3.14."""
 
 
-class NodeCollector:
+class NodeCollector(BackgroundCollector):
     """Reads /proc/stat and /proc/meminfo through descriptors that stay open."""
 
     def __init__(self, host: Host) -> None:
@@ -62,9 +61,6 @@ class NodeCollector:
         self._descriptors: dict[str, int] = {}
         name = os.uname()
         self._info = labels(nodename=name.nodename, release=name.release, machine=name.machine)
-
-    def start(self) -> None:
-        """Nothing runs between scrapes."""
 
     def stop(self) -> None:
         while self._descriptors:
@@ -141,8 +137,4 @@ def parse_meminfo(text: bytes) -> Memory:
     return sizes[b"MemTotal"], sizes.get(b"MemAvailable")
 
 
-def build(host: Host, _options: NoOptions, _built: Mapping[str, Collector]) -> NodeCollector:
-    return NodeCollector(host)
-
-
-COLLECTOR = CollectorModule(NoOptions, METRICS, build)
+COLLECTOR = CollectorModule(NoOptions, METRICS, lambda host, *_: NodeCollector(host))

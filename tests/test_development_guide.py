@@ -83,10 +83,10 @@ def test_add_job_metric(packages):
     script = f"""
 from batchjob.quantities.sample import BY_NAME
 from collectors.host import Host
-from collectors.jobs.collector import JobsOptions, build
+from collectors.jobs.collector import JobsCollector, JobsOptions
 
 host = Host(procfs={node.host.procfs!r}, cgroupfs={node.host.cgroupfs!r})
-jobs = build(host, JobsOptions(), {{}})
+jobs = JobsCollector(host, JobsOptions())
 jobs.update()
 found = {{family.metric.name: list(family.all_samples()) for family in jobs.collect()}}
 print(found["batchjob_job_memory_tables_bytes"][0][1], BY_NAME["memory_tables_bytes"].name)

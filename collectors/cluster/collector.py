@@ -6,7 +6,7 @@ reading is exposed until it is too old.
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,16 +27,16 @@ from collectors.cluster.changes import (
 from collectors.cluster.job_metrics import JobsReading
 from collectors.cluster.metrics import AGE, DAMAGED, ERRORS, INFO, METRICS, families
 from collectors.cluster.node_metrics import NodesReading
-from collectors.collector import Collector, CollectorModule
+from collectors.collector import BackgroundCollector, CollectorModule
 from collectors.host import Host
 from collectors.metric import MetricFamily, labels
 
 log = logging.getLogger(__name__)
 
-__all__ = ["METRICS", "ClusterOptions", "build", "find_readers"]
+__all__ = ["METRICS", "ClusterOptions", "find_readers"]
 
 
-class Cluster:
+class Cluster(BackgroundCollector):
     """Reads the parts of a cluster's state and exposes the last reading of each."""
 
     def __init__(
@@ -72,14 +72,7 @@ class Cluster:
             for part, read in readers.items()
             if part not in options.without
         }
-
-    def start(self) -> None:
-        for refresher in self._parts.values():
-            refresher.start()
-
-    def stop(self) -> None:
-        for refresher in self._parts.values():
-            refresher.stop()
+        self.threads = tuple(self._parts.values())
 
     def refresh(self) -> None:
         for refresher in self._parts.values():
@@ -142,11 +135,6 @@ def find_readers(options: ClusterOptions) -> tuple[str, ClusterReaders]:
     return scheduler.name, scheduler.load_cluster_module().readers(options)
 
 
-def build(host: Host, options: ClusterOptions, _built: Mapping[str, Collector]) -> Collector:
-    """Build the collector; raises SettingsError if no scheduler is found."""
-    return Cluster(host, *find_readers(options), options)
-
-
 def _choose_scheduler(options: ClusterOptions) -> Scheduler:
     for scheduler in CLUSTERS.values():
         if scheduler.address_option and getattr(options, scheduler.address_option):
@@ -166,4 +154,8 @@ def _choose_scheduler(options: ClusterOptions) -> Scheduler:
     )
 
 
-COLLECTOR = CollectorModule(ClusterOptions, METRICS, build)
+COLLECTOR = CollectorModule(
+    ClusterOptions,
+    METRICS,
+    lambda host, options, _: Cluster(host, *find_readers(options), options),
+)

@@ -1,15 +1,10 @@
 """Exposes emission factors as metrics and provides them to the energy collector."""
 
-from collections.abc import Mapping
-
-from collectors.collector import Collector, CollectorModule
+from collectors.collector import CollectorModule
 from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.providers.registry import credit
 from collectors.emissions.site_factors import SiteFactors
-from collectors.host import Host
 from collectors.metric import Metric, MetricFamily, join, labels
-
-__all__ = ["METRICS", "EmissionsCollector", "EmissionsOptions", "build"]
 
 # fmt: off
 FACTOR = Metric("batchjob_emission_factor_grams_per_kilowatt_hour", "gauge",
@@ -54,8 +49,8 @@ class EmissionsCollector(SiteFactors):
         ]
 
 
-def build(host: Host, options: EmissionsOptions, _built: Mapping[str, Collector]) -> Collector:
-    return EmissionsCollector.of_site(options, clock=host.clock)
-
-
-COLLECTOR = CollectorModule(EmissionsOptions, METRICS, build)
+COLLECTOR = CollectorModule(
+    EmissionsOptions,
+    METRICS,
+    lambda host, options, _: EmissionsCollector.of_site(options, clock=host.clock),
+)

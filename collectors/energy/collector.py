@@ -10,7 +10,7 @@ from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, number, one_of
 from collectors import state
-from collectors.collector import Collector, CollectorModule
+from collectors.collector import BackgroundCollector, Collector, CollectorModule
 from collectors.emissions.providers.provider import CurrentFactors, EmissionFactor
 from collectors.energy import checkpoint
 from collectors.energy.ledger import EnergyAccounts, IdlePower, Ledger
@@ -55,7 +55,7 @@ class EnergyOptions:
     # fmt: on
 
 
-class EnergyCollector:
+class EnergyCollector(BackgroundCollector):
     """Chooses the meter, keeps the ledger, and exposes the accounts of the last tick."""
 
     def __init__(self, host: Host, options: EnergyOptions, built: Mapping[str, Collector]) -> None:
@@ -82,14 +82,7 @@ class EnergyCollector:
         self._tick_errors = 0
         self._summary = MeterSummary()
         self._once = LogOnce(log)
-        self._loop = Loop("energy", self.step)
-
-    def start(self) -> None:
-        self._loop.start()
-
-    def stop(self) -> None:
-        """Stop the thread; the last accounts are on disk."""
-        self._loop.stop()
+        self.threads = (Loop("energy", self.step),)
 
     def collect(self) -> list[MetricFamily]:
         return families(self._summary, self._host.monotonic())
@@ -255,12 +248,8 @@ class EnergyCollector:
         return min(interval, max(_POLL_SECONDS, -overdue))
 
 
-def build(host: Host, options: EnergyOptions, built: Mapping[str, Collector]) -> EnergyCollector:
-    return EnergyCollector(host, options, built)
-
-
 def _first_or_none(items: Iterable[T]) -> T | None:
     return next(iter(items), None)
 
 
-COLLECTOR = CollectorModule(EnergyOptions, METRICS, build)
+COLLECTOR = CollectorModule(EnergyOptions, METRICS, EnergyCollector)

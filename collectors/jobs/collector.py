@@ -3,7 +3,7 @@
 import resource
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from batchjob.runtime.settings import option
 from batchjob.runtime.values import boolean, duration, integer
 from batchjob.schedulers.layout import Layout
 from collectors import state
-from collectors.collector import Collector, CollectorModule
+from collectors.collector import CollectorModule
 from collectors.host import Host, Moment
 from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.formats import DeviceNames
@@ -300,10 +300,6 @@ def _descriptor_budget() -> DescriptorBudget:
     return DescriptorBudget(soft // 2)
 
 
-def build(host: Host, options: JobsOptions, built: Mapping[str, Collector]) -> JobsCollector:
-    """Build the collector; it needs no other."""
-    del built
-    return JobsCollector(host, options)
-
-
-COLLECTOR = CollectorModule(JobsOptions, METRICS, build)
+COLLECTOR = CollectorModule(
+    JobsOptions, METRICS, lambda host, options, _: JobsCollector(host, options)
+)

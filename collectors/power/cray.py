@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from batchjob.runtime.log import LogOnce
-from collectors.collector import Collector, CollectorModule, NoOptions
+from collectors.collector import BackgroundCollector, CollectorModule, NoOptions
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 from collectors.power.meter import Meter, MeterReading, PlausiblePower
@@ -66,7 +66,7 @@ def read(directory: str) -> CrayCounters | None:
     return None
 
 
-class Cray:
+class Cray(BackgroundCollector):
     """The counters, read on demand."""
 
     def __init__(self, host: Host) -> None:
@@ -77,12 +77,6 @@ class Cray:
         self._once = LogOnce(log)
         self._plausible: dict[str, PlausiblePower] = defaultdict(PlausiblePower)  # by domain
         self._lock = threading.Lock()
-
-    def start(self) -> None:
-        """Nothing runs between scrapes."""
-
-    def stop(self) -> None:
-        """Nothing is open."""
 
     def current_counters(self) -> CrayCounters | None:
         """The current counters; None if there are none, or they are not updated."""
@@ -104,25 +98,18 @@ class Cray:
 
     def collect(self) -> list[MetricFamily]:
         counters = self.current_counters()
-        families = (
-            []
-            if self._fresh_since is None
-            else [MetricFamily(STALE, [(NO_LABELS, self._stale_reads)])]
-        )
+        if self._fresh_since is None:
+            return []
+        families = [MetricFamily(STALE, [(NO_LABELS, self._stale_reads)])]
         if counters is not None:
-            power = {
-                domain: watts
-                for domain, watts in counters.power.items()
-                if self._plausible[domain].accept(watts)
-            }
-            families += [
-                MetricFamily(
-                    metric, [(labels(domain=domain), value) for domain, value in values.items()]
-                )
-                for metric, values in ((ENERGY, counters.energy), (POWER, power))
-                if values
+            energy = [(labels(domain=name), joules) for name, joules in counters.energy.items()]
+            power = [
+                (labels(domain=name), watts)
+                for name, watts in counters.power.items()
+                if self._plausible[name].accept(watts)
             ]
-        return families
+            families += [MetricFamily(ENERGY, energy), MetricFamily(POWER, power)]
+        return [family for family in families if family.samples]
 
     def meters(self) -> Sequence[Meter]:
         """The node, accelerators included."""
@@ -148,10 +135,6 @@ class Cray:
         return now - self._fresh_since[1] > _STALE_SECONDS
 
 
-def build(host: Host, _options: NoOptions, _built: Mapping[str, Collector]) -> Cray:
-    return Cray(host)
-
-
 def read_integer(directory: str, entry: str) -> int:
     return int(_read_text(directory, entry))
 
@@ -169,4 +152,4 @@ def _read_text(directory: str, entry: str) -> str:
         return file.read().strip()
 
 
-COLLECTOR = CollectorModule(NoOptions, METRICS, build)
+COLLECTOR = CollectorModule(NoOptions, METRICS, lambda host, *_: Cray(host))

@@ -19,7 +19,7 @@ from batchjob.runtime.background import Refresher, validity_seconds
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
-from collectors.collector import Collector, CollectorModule
+from collectors.collector import BackgroundCollector, CollectorModule
 from collectors.host import Host, list_directory, read_text
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 from collectors.power.meter import Meter, MeterReading, PlausiblePower, Scope
@@ -138,7 +138,7 @@ def node_sensors(
     return None
 
 
-class Hwmon:
+class Hwmon(BackgroundCollector):
     """All sensors, read in a thread: the firmware behind one may be slow."""
 
     def __init__(self, host: Host, options: HwmonOptions) -> None:
@@ -157,12 +157,7 @@ class Hwmon:
             validity_seconds(options.interval),
             host.monotonic,
         )
-
-    def start(self) -> None:
-        self.refresher.start()
-
-    def stop(self) -> None:
-        self.refresher.stop()
+        self.threads = (self.refresher,)
 
     def collect(self) -> list[MetricFamily]:
         observed = self.refresher.latest()
@@ -223,13 +218,9 @@ class Hwmon:
         return MeterReading(observed.at, watts=total, series=series) if total > 0 else None
 
 
-def build(host: Host, options: HwmonOptions, _built: Mapping[str, Collector]) -> Hwmon:
-    return Hwmon(host, options)
-
-
 def _prefer_energy(sensors: Sequence[HwmonSensor]) -> tuple[HwmonSensor, ...]:
     energy = tuple(sensor for sensor in sensors if sensor.kind == "energy")
     return energy or tuple(sensors)
 
 
-COLLECTOR = CollectorModule(HwmonOptions, METRICS, build)
+COLLECTOR = CollectorModule(HwmonOptions, METRICS, lambda host, options, _: Hwmon(host, options))

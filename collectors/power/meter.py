@@ -2,15 +2,21 @@
 
 A collector with meters has `meters()`; the energy collector calls it on the collectors built before
 it and chooses one meter for the node. Reading never waits for a device: a slow source is read in a
-thread of its collector, and `Meter.read` returns the last reading.
+thread of its collector, and `Meter.read` returns the last reading. Both BMC collectors share a base
+class.
 """
 
 import os
-from collections import deque
+from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
+from batchjob.runtime.background import Refresher, validity_seconds
+from collectors.collector import BackgroundCollector
+from collectors.host import Host
 from collectors.jobs.view import JobName
+from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 
 # Best first: a counter for the whole node that is integrated by hardware, then meters of the node's
 # power input, then counters of the processors. RAPL's `psys` is none: what it counts depends on
@@ -177,3 +183,82 @@ def _median(values: Collection[float]) -> float:
     """The median; importing `statistics` would take a megabyte of memory."""
     ordered, middle = sorted(values), len(values) // 2
     return (ordered[middle] + ordered[-1 - middle]) / 2
+
+
+_LONGEST_BMC_PAUSE_SECONDS = 600.0
+
+
+class BmcReading(NamedTuple):
+    """The node's power according to its BMC, and the families that show it."""
+
+    watts: float
+    series: int  # as in `MeterReading`
+    families: Sequence[MetricFamily]
+
+
+class BmcCollector(BackgroundCollector, ABC):
+    """A thread reads the node's power from its BMC, and failures are counted.
+
+    BMCs are slow: after consecutive errors, one is queried less and less often.
+    """
+
+    meter_name: ClassVar[str]
+    """The name of its meter."""
+    age_metric: ClassVar[Metric]
+    """Age of the reading."""
+    error_metric: ClassVar[Metric]
+    """Counter of failed reads, by reason."""
+    error_reasons: ClassVar[Sequence[str]]
+    """The values of its label `reason`."""
+
+    def __init__(
+        self, host: Host, close: Callable[[], None], interval: float, timeout: float
+    ) -> None:
+        """`interval` and `timeout` are in seconds; `close` ends the connection."""
+        self._host = host
+        self._close = close
+        self._interval = interval
+        self._failure_counts: Counter[str] = Counter()
+        self.refresher: Refresher[BmcReading] = Refresher(
+            self.meter_name,
+            self._read,
+            interval,
+            validity_seconds(interval, timeout),
+            host.monotonic,
+            longest_pause=_LONGEST_BMC_PAUSE_SECONDS,
+        )
+        self.threads = (self.refresher,)
+
+    def stop(self) -> None:
+        super().stop()
+        self._close()
+
+    def meters(self) -> Sequence[Meter]:
+        """The node's power, once the BMC has answered."""
+        if self.refresher.latest() is None:
+            return ()
+        return (Meter(self.meter_name, "node", True, self._interval, self._read_meter),)
+
+    def collect(self) -> list[MetricFamily]:
+        """The last reading, unless it is too old, and the count of failures."""
+        samples = [
+            (labels(reason=reason), float(self._failure_counts[reason]))
+            for reason in self.error_reasons
+        ]
+        errors = MetricFamily(self.error_metric, samples)
+        observed = self.refresher.latest()
+        if observed is None:
+            return [errors]
+        age = self._host.monotonic() - observed.at
+        age_family = MetricFamily(self.age_metric, [(NO_LABELS, age)])
+        return [errors, *observed.value.families, age_family]
+
+    def _read_meter(self) -> MeterReading | None:
+        observed = self.refresher.latest()
+        if observed is None:
+            return None
+        return MeterReading(observed.at, watts=observed.value.watts, series=observed.value.series)
+
+    @abstractmethod
+    def _read(self) -> BmcReading:
+        """Read the BMC now; a failure is counted in `_failure_counts` and raised."""

@@ -9,7 +9,7 @@ import errno
 import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from batchjob.runtime.background import Loop
@@ -17,7 +17,7 @@ from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
 from collectors import state
-from collectors.collector import Collector, CollectorModule
+from collectors.collector import BackgroundCollector, CollectorModule
 from collectors.host import Host
 from collectors.metric import Labels, Metric, MetricFamily, labels
 from collectors.power import powercap
@@ -84,18 +84,15 @@ def counter_delta(
 class ZoneCounter:
     """The total of one zone, from its first reading or the total of the exporter before."""
 
-    def __init__(self, zone: Zone, max_watts: float) -> None:
+    def __init__(self, zone: Zone) -> None:
         self.zone = zone
         self.is_counting = False  # the counter was not 0 at least once; without RAPL it stays 0
         self.is_readable = False
         self.total_joules = 0.0
-        self.max_watts = max_watts
+        self.max_watts = max(_MAX_SOCKET_WATTS, 2 * (zone.max_watts or 0.0))
+        if zone.domain.zone == "psys":
+            self.max_watts *= _PSYS_FACTOR
         self.last: tuple[float, float] | None = None  # Host.monotonic() and joules
-
-    def resume(self, at: float, joules: float, total_joules: float) -> None:
-        """Continue from the last reading of the exporter before."""
-        self.last, self.total_joules = (at, joules), total_joules
-        self.is_counting = joules > 0
 
     def add(self, at: float, joules: float) -> str:
         """Add a reading; returns why the time since the last one is left out, or ""."""
@@ -111,7 +108,7 @@ class ZoneCounter:
         return gap
 
 
-class Rapl:
+class Rapl(BackgroundCollector):
     """All zones. `read_totals()` may be called from any thread, at any rate."""
 
     def __init__(self, host: Host, options: RaplOptions) -> None:
@@ -128,13 +125,7 @@ class Rapl:
         self._is_resumed = not self._state_directory
         self._once = LogOnce(log)
         self._lock = threading.Lock()
-        self._loop = Loop("rapl", self._step)
-
-    def start(self) -> None:
-        self._loop.start()
-
-    def stop(self) -> None:
-        self._loop.stop()
+        self.threads = (Loop("rapl", self._step),)
 
     def collect(self) -> list[MetricFamily]:
         """The totals, read now: those of the thread's last reading would make rates oscillate.
@@ -163,16 +154,17 @@ class Rapl:
 
     def read_totals(self) -> dict[ZoneDomain, float]:
         """Read every counter now; joules of each domain of which all zones are known."""
+        totals: dict[ZoneDomain, float] = defaultdict(float)
+        unknown = set()
         with self._lock:
             if self._host.monotonic() - self._scanned_at >= _RESCAN_SECONDS:
                 self._scan()
             for counter in self._counters.values():
                 self._read_zone(counter)
-            return {
-                domain: sum(counter.total_joules for counter in counters)
-                for domain, counters in _group_by_domain(self._counters).items()
-                if all(counter.is_readable and counter.is_counting for counter in counters)
-            }
+                totals[counter.zone.domain] += counter.total_joules
+                if not (counter.is_readable and counter.is_counting):
+                    unknown.add(counter.zone.domain)
+        return {domain: joules for domain, joules in totals.items() if domain not in unknown}
 
     def interval(self) -> float:
         """Seconds between readings; no zone can count more than half of its range in them."""
@@ -195,7 +187,8 @@ class Rapl:
     def _scan(self) -> None:
         """Find the zones; a domain that gained or lost one restarts, since its sum would jump."""
         self._scanned_at = self._host.monotonic()
-        zones = {zone.path: zone for zone in powercap.zones_to_count(self._root, self._cpuinfo)}
+        cpuinfo = f"{self._host.procfs}/cpuinfo"
+        zones = {zone.path: zone for zone in powercap.zones_to_count(self._root, cpuinfo)}
         is_masked = not zones and powercap.is_masked(self._root)
         if zones or is_masked:
             self._errors.update(dict.fromkeys(_REASONS, 0))  # `increase()` misses a first value
@@ -210,7 +203,7 @@ class Rapl:
         self._counters = {
             path: self._counters[path]
             if path in self._counters and zone.domain not in changed
-            else ZoneCounter(zone, self._max_watts(zone))
+            else ZoneCounter(zone)
             for path, zone in zones.items()
         }
         if not self._is_resumed:
@@ -233,8 +226,10 @@ class Rapl:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("rapl: totals start from zero: %s", error)
             return
-        for path, reading in readings.items():
-            self._counters[path].resume(*reading)
+        for path, (at, joules, total) in readings.items():
+            counter = self._counters[path]
+            counter.last, counter.total_joules = (at, joules), total
+            counter.is_counting = joules > 0
         self._series = series
 
     def _save(self) -> None:
@@ -294,28 +289,9 @@ class Rapl:
                 if counter.is_counting
             }
 
-    @property
-    def _cpuinfo(self) -> str:
-        return f"{self._host.procfs}/cpuinfo"
-
-    def _max_watts(self, zone: Zone) -> float:
-        watts = max(_MAX_SOCKET_WATTS, 2 * (zone.max_watts or 0.0))
-        return watts * _PSYS_FACTOR if zone.domain.zone == "psys" else watts
-
-
-def build(host: Host, options: RaplOptions, _built: Mapping[str, Collector]) -> Rapl:
-    return Rapl(host, options)
-
 
 def _labels(domain: ZoneDomain, **more: str) -> Labels:
     return labels(zone=domain.zone, package=domain.package, **more)
-
-
-def _group_by_domain(counters: Mapping[str, ZoneCounter]) -> dict[ZoneDomain, list[ZoneCounter]]:
-    domains: dict[ZoneDomain, list[ZoneCounter]] = defaultdict(list)
-    for counter in counters.values():
-        domains[counter.zone.domain].append(counter)
-    return domains
 
 
 def _error_reason(error: Exception) -> str:
@@ -326,4 +302,4 @@ def _error_reason(error: Exception) -> str:
     return "gone" if error.errno in (errno.ENOENT, errno.ENODEV) else "io"
 
 
-COLLECTOR = CollectorModule(RaplOptions, METRICS, build)
+COLLECTOR = CollectorModule(RaplOptions, METRICS, lambda host, options, _: Rapl(host, options))

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.collector import NoOptions
 from collectors.host import Host
 from collectors.node import (
     BOOT_TIME,
@@ -15,7 +14,7 @@ from collectors.node import (
     MEMORY_AVAILABLE,
     MEMORY_TOTAL,
     METRICS,
-    build,
+    NodeCollector,
     parse_meminfo,
     parse_stat,
 )
@@ -60,7 +59,7 @@ def test_meminfo():
 def test_kernel_without_mem_available(procfs):
     """Linux before 3.14."""
     (procfs / "meminfo").write_bytes(b"MemTotal: 100 kB\nMemFree: 50 kB\n")
-    node = build(Host(procfs=str(procfs)), NoOptions(), {})
+    node = NodeCollector(Host(procfs=str(procfs)))
     families = {family.metric: family.samples for family in node.collect()}
     assert families[MEMORY_TOTAL] == [("", 102400.0)]
     assert families[MEMORY_AVAILABLE] == []
@@ -86,7 +85,7 @@ def test_arbitrary_bytes_raise_only_value_error(text):
 
 
 def test_families(procfs):
-    node = build(Host(procfs=str(procfs)), NoOptions(), {})
+    node = NodeCollector(Host(procfs=str(procfs)))
     families = {family.metric: family.samples for family in node.collect()}
     assert tuple(families) == METRICS
     assert ('mode="idle"', 400.0) in families[CPU_SECONDS]
@@ -99,13 +98,13 @@ def test_families(procfs):
 def test_stat_longer_than_one_read(procfs):
     text = STAT.replace(b"intr 12345", b"intr 12345" + b" 0" * 100_000)
     (procfs / "stat").write_bytes(text)
-    node = build(Host(procfs=str(procfs)), NoOptions(), {})
+    node = NodeCollector(Host(procfs=str(procfs)))
     assert node.cpu_times().boot_time == 1795181442
     node.stop()
 
 
 def test_this_machine():
-    node = build(Host(), NoOptions(), {})
+    node = NodeCollector(Host())
     assert node.cpu_times().busy_seconds > 0
     total, available = node.memory()
     assert 0 < available <= total

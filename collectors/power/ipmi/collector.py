@@ -3,22 +3,21 @@
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from batchjob.runtime.background import AbsentError, Observed, PostponedError
+from batchjob.runtime.background import AbsentError, PostponedError
 from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import duration, integer, one_of
 from batchjob.secret_files import secret_file
-from collectors.collector import Collector, CollectorModule
+from collectors.collector import CollectorModule
 from collectors.host import Host
-from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
-from collectors.power.bmc import BmcCollector
+from collectors.metric import Labels, Metric, MetricFamily, labels
 from collectors.power.ipmi.in_band import open_device
 from collectors.power.ipmi.lan import PRIVILEGES, LanSession
 from collectors.power.ipmi.message import REASONS, Bmc, IpmiError, Power
 from collectors.power.ipmi.power import BmcPower, password_on_command_line, read_tool
-from collectors.power.meter import MeterReading, PlausiblePower
+from collectors.power.meter import BmcCollector, BmcReading, PlausiblePower
 
 # fmt: off
 POWER = Metric("batchjob_ipmi_power_watts", "gauge",
@@ -38,7 +37,6 @@ _PAUSE_SECONDS = {
     "permission": 600.0,
     "unsupported": 3600.0,  # DCMI support does not change within an hour
 }
-_CURRENT = labels(statistic="current")
 
 
 def command_line(value: object) -> str:
@@ -82,10 +80,10 @@ class IpmiOptions:
     # fmt: on
 
 
-class IpmiCollector(BmcCollector[Power]):
+class IpmiCollector(BmcCollector):
     """Power of one BMC, read over IPMI."""
 
-    meter_name, error_metric, error_reasons = "ipmi", ERRORS, REASONS
+    meter_name, age_metric, error_metric, error_reasons = "ipmi", AGE, ERRORS, REASONS
 
     def __init__(
         self,
@@ -98,7 +96,7 @@ class IpmiCollector(BmcCollector[Power]):
         self._read_power = read_power
         self._plausible = PlausiblePower()
 
-    def _read(self) -> Power:
+    def _read(self) -> BmcReading:
         try:
             power = self._read_power()
         except IpmiError as error:
@@ -111,28 +109,21 @@ class IpmiCollector(BmcCollector[Power]):
             self._failure_counts["implausible"] += 1
             raise IpmiError("implausible", f"the BMC reports {power.watts:g} W")
         limit_watts = self._plausible.limit_watts()
-        return power._replace(
-            statistics=tuple(each for each in power.statistics if each[1] <= limit_watts),
-            sensors=tuple(each for each in power.sensors if each[1] <= limit_watts),
-        )
-
-    def _families(self, observed: Observed[Power]) -> Iterator[MetricFamily]:
-        power = observed.value
-        statistics = ((labels(statistic=name), watts) for name, watts in power.statistics)
-        yield MetricFamily(POWER, [(_CURRENT, power.watts), *statistics])
+        plausible = [each for each in power.statistics if each[1] <= limit_watts]
+        statistics = [("current", power.watts), *plausible]
+        families = [MetricFamily(POWER, [(labels(statistic=name), x) for name, x in statistics])]
         if power.sensors:
-            yield MetricFamily(SENSOR, _sensor_samples(power))
-        yield MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - observed.at)])
-
-    def _meter_reading(self, observed: Observed[Power]) -> MeterReading:
-        return MeterReading(observed.at, watts=observed.value.watts, series=self._plausible.series)
+            families.append(MetricFamily(SENSOR, _sensor_samples(power, limit_watts)))
+        return BmcReading(power.watts, self._plausible.series, families)
 
 
-def _sensor_samples(power: Power) -> list[tuple[Labels, float]]:
+def _sensor_samples(power: Power, limit_watts: float) -> list[tuple[Labels, float]]:
     """Samples by sensor; a number is appended to names that occur more than once."""
     occurrences: Counter[str] = Counter()
     samples = []
     for name, watts in power.sensors:
+        if watts > limit_watts:
+            continue
         occurrences[name] += 1
         unique_name = name if occurrences[name] == 1 else f"{name} #{occurrences[name]}"
         samples.append((labels(sensor=unique_name), watts))
@@ -166,8 +157,8 @@ def _lan(options: IpmiOptions) -> Callable[[], Bmc]:
     )
 
 
-def build(host: Host, options: IpmiOptions, _built: Mapping[str, Collector]) -> Collector:
-    return IpmiCollector(host, options, *power_reader(host, options))
-
-
-COLLECTOR = CollectorModule(IpmiOptions, METRICS, build)
+COLLECTOR = CollectorModule(
+    IpmiOptions,
+    METRICS,
+    lambda host, options, _: IpmiCollector(host, options, *power_reader(host, options)),
+)

@@ -15,6 +15,7 @@ import re
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from batchjob.runtime.subprocesses import CommandTimeoutError, SchedulerError, call
 from collectors.power.ipmi.message import Bmc, CompletionError, IpmiError, Power, Request
@@ -107,17 +108,15 @@ class BmcPower:
     def _choose_source(self, bmc: Bmc) -> Callable[[Bmc], Power]:
         if self._source == "sdr":
             return self._find_sensors(bmc)
+        read = partial(read_dcmi, timeout=self._timeout)
         try:
-            self._read_dcmi(bmc)
+            read(bmc)
         except IpmiError as error:
             if self._source == "dcmi" or error.reason not in ("unsupported", "no_reading"):
                 raise
             log.info("no power by DCMI (%s): looking for power sensors", error)
             return self._find_sensors(bmc)
-        return self._read_dcmi
-
-    def _read_dcmi(self, bmc: Bmc) -> Power:
-        return read_dcmi(bmc, self._timeout)
+        return read
 
     def _find_sensors(self, bmc: Bmc) -> Callable[[Bmc], Power]:
         sensors = find_power_sensors(bmc, self._timeout, _REPOSITORY_SECONDS)

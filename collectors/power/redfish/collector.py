@@ -2,19 +2,17 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from batchjob.runtime.background import Observed, PostponedError
+from batchjob.runtime.background import PostponedError
 from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import duration
 from batchjob.secret_files import secret_file
-from collectors.collector import Collector, CollectorModule
+from collectors.collector import CollectorModule
 from collectors.host import Host
-from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
-from collectors.power.bmc import BmcCollector
-from collectors.power.meter import MeterReading, PlausiblePower
+from collectors.metric import Metric, MetricFamily, labels
+from collectors.power.meter import BmcCollector, BmcReading, PlausiblePower
 from collectors.power.redfish.power import REASONS, RedfishError, RedfishReader
 
 # fmt: off
@@ -52,40 +50,34 @@ class RedfishOptions:
     # fmt: on
 
 
-class RedfishCollector(BmcCollector[Mapping[str, float]]):
+class RedfishCollector(BmcCollector):
     """Watts by chassis, from a Redfish service."""
 
-    meter_name, error_metric, error_reasons = "redfish", ERRORS, REASONS
+    meter_name, age_metric, error_metric, error_reasons = "redfish", AGE, ERRORS, REASONS
 
-    def __init__(self, host: Host, reader: RedfishReader, options: RedfishOptions) -> None:
-        super().__init__(host, reader.close, options.interval, options.timeout)
-        self._reader = reader
+    def __init__(self, host: Host, options: RedfishOptions) -> None:
+        self._reader = redfish_reader(options)
+        super().__init__(host, self._reader.close, options.interval, options.timeout)
         self._sums_chassis = bool(options.chassis)
         self._plausible: dict[str, PlausiblePower] = defaultdict(PlausiblePower)  # by chassis
 
-    def _read(self) -> Mapping[str, float]:
+    def _read(self) -> BmcReading:
+        """Chassis are added up only if the site names them: one may contain another."""
         try:
             watts_by_chassis = self._reader.read()
             for chassis, watts in watts_by_chassis.items():
                 if not self._plausible[chassis].accept(watts):
                     raise RedfishError("implausible", f"chassis {chassis} reports {watts:g} W")
-            return watts_by_chassis
         except RedfishError as error:
             self._failure_counts[error.reason] += 1
             if error.reason == "authentication":
                 raise PostponedError(str(error), _LOGIN_PAUSE_SECONDS) from error
             raise
-
-    def _families(self, observed: Observed[Mapping[str, float]]) -> Iterator[MetricFamily]:
-        yield MetricFamily(POWER, [(labels(chassis=name), w) for name, w in observed.value.items()])
-        yield MetricFamily(AGE, [(NO_LABELS, self._host.monotonic() - observed.at)])
-
-    def _meter_reading(self, observed: Observed[Mapping[str, float]]) -> MeterReading:
-        """Chassis are added up only if the site names them: one may contain another."""
-        watts = list(observed.value.values())
-        series = sum(gauge.series for gauge in self._plausible.values())
-        return MeterReading(
-            observed.at, watts=sum(watts) if self._sums_chassis else watts[0], series=series
+        samples = [(labels(chassis=name), watts) for name, watts in watts_by_chassis.items()]
+        return BmcReading(
+            sum(watts for _, watts in samples) if self._sums_chassis else samples[0][1],
+            sum(gauge.series for gauge in self._plausible.values()),
+            [MetricFamily(POWER, samples)],
         )
 
 
@@ -111,8 +103,6 @@ def redfish_reader(options: RedfishOptions) -> RedfishReader:
     return RedfishReader(session.get, session.close, options.chassis, options.system)
 
 
-def build(host: Host, options: RedfishOptions, _built: Mapping[str, Collector]) -> Collector:
-    return RedfishCollector(host, redfish_reader(options), options)
-
-
-COLLECTOR = CollectorModule(RedfishOptions, METRICS, build)
+COLLECTOR = CollectorModule(
+    RedfishOptions, METRICS, lambda host, options, _: RedfishCollector(host, options)
+)

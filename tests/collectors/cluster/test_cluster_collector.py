@@ -19,7 +19,7 @@ from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs, parse_text_jobs
 from batchjob.schedulers.slurm import cluster_text as slurm_text
 from batchjob.schedulers.states import JobState
 from batchjob_exporter.exposition import OPENMETRICS, render
-from collectors.cluster.collector import Cluster, build
+from collectors.cluster.collector import COLLECTOR, Cluster
 from collectors.cluster.metrics import METRICS
 from collectors.host import Host
 from tests.helpers.clock import Clock
@@ -222,7 +222,9 @@ def test_values_of_a_failing_part_age_and_expire():
 def test_hanging_command_is_killed(install_command):
     program = install_command("scontrol")
     program.write_text("#!/bin/sh\nsleep 60\n")
-    collector = build(Host(), ClusterOptions(scheduler="slurm", timeout=0.2, without=("jobs",)), {})
+    collector = COLLECTOR.build(
+        Host(), ClusterOptions(scheduler="slurm", timeout=0.2, without=("jobs",)), {}
+    )
     collector.refresh()
     assert sample_values(collector)["errors_total", "nodes"] == 1
 
@@ -238,7 +240,7 @@ def test_metrics_of_recorded_slurm_output(recorded_output, install_command):
     install_command("squeue", **{"--json": recorded_output("slurm-24.11/squeue.json")})
     install_command("sdiag", **{"--json": recorded_output("slurm-24.11/sdiag.json")})
     install_command("sshare", **{"-P": recorded_output("slurm-24.11/sshare.txt")})
-    collector = build(Host(), ClusterOptions(), {})
+    collector = COLLECTOR.build(Host(), ClusterOptions(), {})
     collector.refresh()
     values = sample_values(collector)
     assert values["info", "slurm"] == 1
@@ -262,7 +264,7 @@ def test_parts_can_be_disabled():
 def test_missing_scheduler_is_a_settings_error(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SettingsError, match="none of the commands scontrol, pbsnodes, bhosts"):
-        build(Host(), ClusterOptions(), {})
+        COLLECTOR.build(Host(), ClusterOptions(), {})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from batchjob.runtime.subprocesses import parse_json_object
 from batchjob.schedulers.cluster import ClusterOptions
 from batchjob.schedulers.slurm.slurmrestd import RestError
 from batchjob_exporter.exposition import render
-from collectors.cluster.collector import build, find_readers
+from collectors.cluster.collector import COLLECTOR, find_readers
 from collectors.host import Host
 from tests.helpers.http_server import Response, json_response, serving
 from tests.helpers.waiting import scaled
@@ -37,7 +37,7 @@ def options_for(server):
 
 
 def test_available_parts_are_exported(slurmrestd):
-    collector = build(Host(), options_for(slurmrestd), {})
+    collector = COLLECTOR.build(Host(), options_for(slurmrestd), {})
     collector.refresh()
     lines = render(collector.collect()).decode().splitlines()
     assert 'batchjob_cluster_node_gpus_allocated{node="node01"} 2.0' in lines

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from batchjob.runtime.settings import SettingsError, build_section
-from collectors.emissions.collector import AGE, ERRORS, ESTIMATED, FACTOR, INFO, METRICS, build
+from collectors.emissions.collector import AGE, COLLECTOR, ERRORS, ESTIMATED, FACTOR, INFO, METRICS
 from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.provider_poller import parse_retry_after
 from collectors.emissions.providers.provider import REASONS
@@ -51,7 +51,7 @@ def rte_options(provider):
 
 
 def emissions_collector(options, clock):
-    return build(Host(clock=clock), options, {})
+    return COLLECTOR.build(Host(clock=clock), options, {})
 
 
 def refresh(collector):
@@ -257,5 +257,5 @@ def test_http_failure_reasons_are_declared():
 def test_invalid_settings_are_rejected(settings, complaint):
     named_settings = {f"collector.emissions.{key}": value for key, value in settings.items()}
     with pytest.raises(SettingsError, match=complaint) as caught:
-        build(Host(), build_section(EmissionsOptions, "collector.emissions", named_settings), {})
+        SiteFactors.of_site(build_section(EmissionsOptions, "collector.emissions", named_settings))
     assert "\n" not in str(caught.value)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from collectors.energy.collector import EnergyOptions, build
+from collectors.energy.collector import EnergyCollector, EnergyOptions
 from collectors.power.meter import Meter, MeterReading
 
 BOOT_ID = "0b0e1f2c-6f3f-4a39-9a44-8a3b0c6f1d2e"
@@ -46,7 +46,7 @@ def meter(name, read, scope="node", includes_gpus=True, period=0.0):
 
 def energy_collector(host, collectors, *, state="", **options):
     host = dataclasses.replace(host, state=state)
-    return build(host, dataclasses.replace(EnergyOptions(), **options), collectors)
+    return EnergyCollector(host, dataclasses.replace(EnergyOptions(), **options), collectors)
 
 
 def samples(collector, family_name):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from collectors.collector import NoOptions
 from collectors.power import cray, hwmon, rapl
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare
 from tests.collectors.energy.fake_collectors import FakeGpus, energy_collector, samples
@@ -41,7 +40,7 @@ class EightJobNode:
             for n in range(7)
         ]
         self.jobs.append(Job(7, cpus=16, load=12.0, start=start + 3003.1, end=start + 3006.2))
-        self.rapl = rapl.build(host, rapl.RaplOptions(), {})
+        self.rapl = rapl.Rapl(host, rapl.RaplOptions())
         self.collector = energy_collector(
             host, {"jobs": Jobs(time, self.jobs), "rapl": self.rapl}, idle_watts=120.0
         )
@@ -98,7 +97,7 @@ def test_cray_node_energy_is_split_into_host_and_gpu(host, time, tmp_path):
     job = Job(1, 64, 32, time.clock(), float("inf"))
     collectors = {
         "jobs": Jobs(time, [job]),
-        "cray": cray.build(host, NoOptions(), {}),
+        "cray": cray.Cray(host),
         "gpu": gpus,
     }
     collector = energy_collector(host, collectors, idle_watts=100.0)
@@ -127,7 +126,7 @@ def test_acpi_power_readings_are_integrated(host, time, tmp_path):
     chip_directory = tmp_path / "sys/class/hwmon/hwmon0"
     chip_directory.mkdir(parents=True)
     (chip_directory / "name").write_text("power_meter\n")
-    hwmon_collector = hwmon.build(host, hwmon.HwmonOptions(), {})
+    hwmon_collector = hwmon.Hwmon(host, hwmon.HwmonOptions())
     collector = energy_collector(host, {"hwmon": hwmon_collector})
     for watts in [200, 400, 600, 400, 200]:
         (chip_directory / "power1_average").write_text(f"{watts}000000\n")

@@ -15,7 +15,7 @@ def start_mapping(fake_nvml, host, as_recorded, tree):
 
     def start(name):
         recorded = tree(name)
-        jobs = jobs_module.build(recorded, jobs_module.JobsOptions(), {})
+        jobs = jobs_module.JobsCollector(recorded, jobs_module.JobsOptions())
         node = Host(
             procfs=host.procfs,
             sysfs=host.sysfs,
@@ -57,7 +57,7 @@ def test_recorded_slurm_jobs_are_mapped_to_gpus(
 def test_samples_include_the_quantities_of_each_gpu(fake_nvml, host, as_recorded, tree, eventually):
     fake_nvml.add_gpus(2)
     recorded = tree("openpbs-23.06-v1-07-two-gpu-jobs")  # the devices cgroup confirms the GPUs
-    jobs = jobs_module.build(recorded, jobs_module.JobsOptions(), {})
+    jobs = jobs_module.JobsCollector(recorded, jobs_module.JobsOptions())
     node = Host(
         procfs=host.procfs, sysfs=host.sysfs, cgroupfs=recorded.cgroupfs, monotonic=host.monotonic
     )

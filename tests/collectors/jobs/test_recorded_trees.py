@@ -14,7 +14,7 @@ def scrape_tree(unpacked):
     """All samples of a recorded machine: (name without prefix, labels without manager) → value."""
 
     def scrape(name, **options):
-        jobs = collector.build(unpacked(name), collector.JobsOptions(**options), {})
+        jobs = collector.JobsCollector(unpacked(name), collector.JobsOptions(**options))
         jobs.update()
         text = exposition.render(jobs.collect()).decode()
         jobs.stop()

@@ -24,7 +24,7 @@ PODS = [
 
 def exposition_lines(host):
     """All lines of an exposition but job_info's, which has the path of the cgroup."""
-    jobs = collector.build(host, collector.JobsOptions(), {})
+    jobs = collector.JobsCollector(host, collector.JobsOptions())
     jobs.update()
     text = exposition.render(jobs.collect()).decode()
     jobs.stop()

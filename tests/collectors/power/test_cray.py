@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.collector import NoOptions
 from collectors.host import Host
 from collectors.power import cray
-from collectors.power.cray import ENERGY, POWER, STALE, build
+from collectors.power.cray import ENERGY, POWER, STALE, Cray
 from tests.simulated.cray import Controller
 from tests.simulated.node import Time
 
@@ -30,7 +29,7 @@ def controller(tmp_path):
 
 @pytest.fixture
 def collector(tmp_path, time, controller):
-    return build(Host(sysfs=str(tmp_path), monotonic=time.monotonic), NoOptions(), {})
+    return Cray(Host(sysfs=str(tmp_path), monotonic=time.monotonic))
 
 
 def samples(collector, metric):
@@ -124,7 +123,7 @@ def test_unknown_format_is_logged_once_and_exports_nothing(collector, controller
 
 
 def test_machine_without_pm_counters_exports_nothing(tmp_path, caplog):
-    collector = build(Host(sysfs=str(tmp_path / "elsewhere")), NoOptions(), {})
+    collector = Cray(Host(sysfs=str(tmp_path / "elsewhere")))
     assert collector.collect() == []
     assert collector.meters() == ()
     assert caplog.text == ""

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from collectors.host import Host
-from collectors.power.hwmon import ENERGY, ERRORS, POWER, HwmonOptions, build
+from collectors.power.hwmon import ENERGY, ERRORS, POWER, Hwmon, HwmonOptions
 from tests.simulated.node import Time
 
 
@@ -60,7 +60,7 @@ def tree(tmp_path):
 def build_hwmon(tree, time):
     def build_and_refresh(**options):
         host = Host(sysfs=str(tree.sysfs), monotonic=time.monotonic)
-        collector = build(host, dataclasses.replace(HwmonOptions(), **options), {})
+        collector = Hwmon(host, dataclasses.replace(HwmonOptions(), **options))
         collector.refresher.refresh()
         return collector
 
@@ -218,7 +218,7 @@ def test_chips_of_the_same_name_without_a_bus_are_distinguished(tree, build_hwmo
 
 
 def test_machine_without_sensors_exports_nothing(tmp_path, time, caplog):
-    collector = build(Host(sysfs=str(tmp_path), monotonic=time.monotonic), HwmonOptions(), {})
+    collector = Hwmon(Host(sysfs=str(tmp_path), monotonic=time.monotonic), HwmonOptions())
     collector.start()
     collector.stop()
     assert collector.collect() == []

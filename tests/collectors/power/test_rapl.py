@@ -14,8 +14,8 @@ from collectors.power.rapl import (
     ENERGY,
     ERRORS,
     GAPS,
+    Rapl,
     RaplOptions,
-    build,
     counter_delta,
 )
 from tests.helpers.clock import Clock
@@ -36,7 +36,7 @@ def clock():
 
 def rapl_collector(tree, clock, *, state="", **options):
     host = Host(sysfs=str(tree.sysfs), procfs=str(tree.procfs), state=state, monotonic=clock)
-    return build(host, dataclasses.replace(RaplOptions(), **options), {})
+    return Rapl(host, dataclasses.replace(RaplOptions(), **options))
 
 
 def samples(collector, metric):
@@ -318,7 +318,7 @@ def test_masked_zones_are_logged_and_counted(tmp_path, clock, caplog):
 
 def test_machine_without_powercap_exports_nothing(tmp_path, clock, caplog):
     host = Host(sysfs=str(tmp_path), procfs=str(tmp_path), monotonic=clock)
-    collector = build(host, RaplOptions(), {})
+    collector = Rapl(host, RaplOptions())
     assert collector.collect() == []
     assert collector.meters() == []
     assert caplog.text == ""

@@ -11,13 +11,13 @@ from collectors.host import Host
 from collectors.power.ipmi import power
 from collectors.power.ipmi.collector import (
     AGE,
+    COLLECTOR,
     ERRORS,
     METRICS,
     POWER,
     SENSOR,
     IpmiCollector,
     IpmiOptions,
-    build,
 )
 from collectors.power.ipmi.message import REASONS, IpmiError, payload
 from collectors.power.ipmi.power import BmcPower
@@ -214,7 +214,7 @@ def test_hanging_bmc_does_not_delay_a_scrape(clock):
 
 def test_missing_driver_is_logged_as_info(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    collector = build(Host(dev=str(tmp_path)), IpmiOptions(), {})
+    collector = COLLECTOR.build(Host(dev=str(tmp_path)), IpmiOptions(), {})
     collector.refresher.refresh()
     assert [record.levelno for record in caplog.records] == [logging.INFO]
     assert "no IPMI driver, or no BMC" in caplog.text
@@ -236,7 +236,7 @@ def test_missing_driver_is_logged_as_info(tmp_path, caplog):
 def test_invalid_settings_are_rejected(settings, complaint):
     named_settings = {f"collector.ipmi.{key}": value for key, value in settings.items()}
     with pytest.raises(SettingsError, match=complaint) as caught:
-        build(Host(), build_section(IpmiOptions, "collector.ipmi", named_settings), {})
+        COLLECTOR.build(Host(), build_section(IpmiOptions, "collector.ipmi", named_settings), {})
     assert "\n" not in str(caught.value)
 
 

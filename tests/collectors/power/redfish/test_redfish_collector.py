@@ -8,7 +8,14 @@ import pytest
 from batchjob.runtime import http_client
 from batchjob.runtime.settings import SettingsError
 from collectors.host import Host
-from collectors.power.redfish.collector import AGE, ERRORS, METRICS, POWER, RedfishOptions, build
+from collectors.power.redfish.collector import (
+    AGE,
+    ERRORS,
+    METRICS,
+    POWER,
+    RedfishCollector,
+    RedfishOptions,
+)
 from collectors.power.redfish.power import REASONS
 from tests.helpers.clock import Clock
 from tests.helpers.waiting import scaled
@@ -52,7 +59,7 @@ def clock():
 
 @pytest.fixture
 def collector(options, clock):
-    collector = build(Host(monotonic=clock), options, {})
+    collector = RedfishCollector(Host(monotonic=clock), options)
     yield collector
     collector.stop()
 
@@ -195,7 +202,7 @@ def test_failures_are_counted_and_stale_power_is_not_exported(
 
 @pytest.mark.parametrize("fault", ["delay", "drip"])
 def test_slow_service_times_out(options, service, fault):
-    collector = build(Host(), dataclasses.replace(options, timeout=0.6), {})
+    collector = RedfishCollector(Host(), dataclasses.replace(options, timeout=0.6))
     while not samples(collector, POWER):  # on a busy machine, this may time out, too
         refresh(collector)
     earlier_timeouts = error_counts(collector).get('reason="deadline"', 0)
@@ -213,11 +220,11 @@ def test_stopped_service_is_unreachable(collector, service):
 
 
 def test_certificates_are_verified_by_default(options, service):
-    verifying = build(Host(), dataclasses.replace(options, ca_file=""), {})
+    verifying = RedfishCollector(Host(), dataclasses.replace(options, ca_file=""))
     refresh(verifying)
     assert error_counts(verifying) == {'reason="tls"': 1}
     assert service.logins == 0
-    insecure = build(Host(), dataclasses.replace(options, ca_file="", insecure=True), {})
+    insecure = RedfishCollector(Host(), dataclasses.replace(options, ca_file="", insecure=True))
     refresh(insecure)
     assert samples(insecure, POWER) == {'chassis="1"': 374.5}
     insecure.stop()
@@ -227,15 +234,17 @@ def test_chassis_are_added_only_if_configured(options, service):
     second_chassis = "/redfish/v1/Chassis/2"
     service.documents["/redfish/v1/Chassis"]["Members"].append(link(second_chassis))
     service.documents[second_chassis] = service.documents[CHASSIS] | {"Id": "2"}
-    by_default = build(Host(), options, {})
+    by_default = RedfishCollector(Host(), options)
     refresh(by_default)
     assert by_default.meters()[0].read().watts == 374.5
     by_default.stop()
-    with_two_chassis = build(Host(), dataclasses.replace(options, chassis=("1", "2")), {})
+    with_two_chassis = RedfishCollector(Host(), dataclasses.replace(options, chassis=("1", "2")))
     refresh(with_two_chassis)
     assert with_two_chassis.meters()[0].read().watts == 749
     with_two_chassis.stop()
-    with_unknown_chassis = build(Host(), dataclasses.replace(options, chassis=("1", "9")), {})
+    with_unknown_chassis = RedfishCollector(
+        Host(), dataclasses.replace(options, chassis=("1", "9"))
+    )
     refresh(with_unknown_chassis)
     assert error_counts(with_unknown_chassis) == {'reason="no_reading"': 1}
     with_unknown_chassis.stop()
@@ -254,7 +263,7 @@ def test_chassis_are_added_only_if_configured(options, service):
 )
 def test_invalid_settings_are_rejected(options, changed_options, complaint):
     with pytest.raises(SettingsError, match=complaint) as caught:
-        build(Host(), dataclasses.replace(options, **changed_options), {})
+        RedfishCollector(Host(), dataclasses.replace(options, **changed_options))
     assert "\n" not in str(caught.value)
 
 
@@ -265,4 +274,4 @@ def test_http_failure_reasons_are_declared():
 def test_node_name_in_the_url(options):
     host_name = os.uname().nodename.partition(".")[0]
     with pytest.raises(SettingsError, match=f"got 'http://{host_name}-bmc'"):
-        build(Host(), dataclasses.replace(options, url="http://{node}-bmc"), {})
+        RedfishCollector(Host(), dataclasses.replace(options, url="http://{node}-bmc"))
