@@ -9,7 +9,7 @@ whose clients may do anything. Docker: `containers/<id>/config.v2.json` below it
 containers/storage, docs/containers-storage.md, and the OCI runtime specification.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,13 @@ _STORAGE_DRIVERS = ("overlay", "btrfs", "zfs", "vfs")
 def _layouts(manager: str, job: str) -> Iterator[Layout]:
     """Layouts of directories of this name: anywhere but below users, and below a user's systemd.
 
-    There, they are in a slice, in a slice of a slice (a pod), or in the service that starts them.
+    There, they are in a slice, in a slice of a slice (a pod), in the service that starts them, or
+    in the scope into which podman moves itself.
     """
     for suffix, path, versions in (
         ("", f"**/{job}", V1_AND_V2),
         ("-rootless", rf"{_USER}/.+\.slice/{job}", V2),
-        ("-rootless-nested", rf"{_USER}/.+\.slice/.+\.(?:slice|service)/{job}", V2),
+        ("-rootless-nested", rf"{_USER}/.+\.slice/.+\.(?:slice|service|scope)/{job}", V2),
     ):
         yield layout(
             f"{manager}{suffix}", manager, path, versions=versions, can_contain_jobs=True,
@@ -49,35 +50,33 @@ _DOCKER = (
 _PODMAN = tuple(_layouts("podman", rf"libpod-(?:payload-)?{_ID}(?:\.scope)?"))
 
 
-def _docker_labels(directories: Iterable[Path], jobid: str, owners: Sequence[int]) -> _Labels:
-    for directory in directories:
-        state = _read_json(directory / "containers" / jobid / "config.v2.json", owners)
-        if state is not None:
-            config = _member(state, "Config", dict)
-            return {
-                "name": _member(state, "Name", str).removeprefix("/"),
-                "image": _member(config, "Image", str),
-                "container_user": _member(config, "User", str),
-            }
-    return {}
+def _docker_labels(directory: Path, jobid: str, owners: Sequence[int]) -> _Labels:
+    state = _read_json(directory / "containers" / jobid / "config.v2.json", owners)
+    if state is None:
+        return {}
+    config = _member(state, "Config", dict)
+    return {
+        "name": _member(state, "Name", str).removeprefix("/"),
+        "image": _member(config, "Image", str),
+        "container_user": _member(config, "User", str),
+    }
 
 
-def _podman_labels(directories: Iterable[Path], jobid: str, owners: Sequence[int]) -> _Labels:
-    for directory in directories:
-        for driver in _STORAGE_DRIVERS:
-            storage = directory / f"{driver}-containers"
-            entry = _find_container(storage, jobid, owners)
-            if entry is None:
-                continue
-            about = parse_json(_member(entry, "metadata", str))
-            found = {"name": _member(about, "name", str)}
-            if "image-name" in about:  # not with --rootfs
-                found["image"] = _member(about, "image-name", str)
-            spec = _read_json(storage / jobid / "userdata" / "config.json", owners)
-            if spec is not None:
-                user = _member(_member(spec, "process", dict), "user", dict)
-                found["container_user"] = str(_member(user, "uid", int))
-            return found
+def _podman_labels(directory: Path, jobid: str, owners: Sequence[int]) -> _Labels:
+    for driver in _STORAGE_DRIVERS:
+        storage = directory / f"{driver}-containers"
+        entry = _find_container(storage, jobid, owners)
+        if entry is None:
+            continue
+        about = parse_json(_member(entry, "metadata", str))
+        found = {"name": _member(about, "name", str)}
+        if "image-name" in about:  # not with --rootfs
+            found["image"] = _member(about, "image-name", str)
+        spec = _read_json(storage / jobid / "userdata" / "config.json", owners)
+        if spec is not None:
+            user = _member(_member(spec, "process", dict), "user", dict)
+            found["container_user"] = str(_member(user, "uid", int))
+        return found
     return {}
 
 

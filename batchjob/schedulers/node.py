@@ -40,11 +40,9 @@ class JobManager(NamedTuple):
     cpus: Callable[[Environment], int | None] | None = None
     """CPUs allocated on this node, for jobs without a CPU set; may read files."""
 
-    labels_from_files: Callable[[Iterable[Path], str, Sequence[int]], Mapping[str, str]] | None = (
-        None
-    )
-    """Info labels from files that a container engine writes; arguments: its directories, the job
-    id, and the uids whose files are read. Raises OSError and ValueError."""
+    labels_from_files: Callable[[Path, str, Sequence[int]], Mapping[str, str]] | None = None
+    """Info labels from files that a container engine writes; arguments: its directory, the job id,
+    and the uids whose files are read. Raises OSError and ValueError."""
 
     launchers: frozenset[str] = frozenset()  # programs that start jobs' processes, 15 bytes at most
     jobid_from_title: Callable[[bytes], str | None] | None = None

@@ -159,14 +159,20 @@ class JobIdentifier:
         owner = 0 if found.uid is None else found.uid
         # A home directory may hang; no process has the number 0.
         self._reader.current_read = (0, self._reader.host.monotonic())
+        details: Mapping[str, str] = {}
+        reason = "container_state"
         try:
-            details = read(self._state_directories(found.uid), found.jobid, (owner,))
+            for directory in self._state_directories(found.uid):
+                try:
+                    details = details or read(directory, found.jobid, (owner,))
+                except PermissionError as error:  # root's directory, for the container of a user
+                    reason = "container_state" if isinstance(error, ForeignFileError) else "denied"
             state.details = {key: value for key, value in details.items() if value}
             state.file_reads = reads
             if not details and reads == _MAX_FILE_READS:
-                self._errors.count("container_state")
-        except (OSError, ValueError, KeyError) as error:
-            self._errors.count("denied" if _is_denied(error) else "container_state")
+                self._errors.count(reason)
+        except (OSError, ValueError, KeyError):
+            self._errors.count("container_state")
         finally:
             self._reader.current_read = None
 
@@ -205,10 +211,6 @@ class JobIdentifier:
             return {}  # the process has ended
         finally:
             self._reader.current_read = None
-
-
-def _is_denied(error: Exception) -> bool:
-    return isinstance(error, PermissionError) and not isinstance(error, ForeignFileError)
 
 
 @cache

@@ -41,6 +41,7 @@ PATHS = [
     (2, f"{USER}/user.slice/libpod-{ID}.scope", "podman", 1000),
     (2, f"{USER}/user.slice/user-libpod_pod_{POD}.slice/libpod-{ID}.scope", "podman", 1000),
     (2, f"{USER}/app.slice/web.service/libpod-payload-{ID}", "podman", 1000),
+    (2, f"{USER}/user.slice/podman-826.scope/libpod-payload-{ID}", "podman", 1000),
 ]
 
 
@@ -117,6 +118,28 @@ def test_recorded_containers_of_podman_have_name_image_and_user(unpacked):
     assert "container_state" not in errors
     web = next(jobid for jobid, labels in found.items() if labels["name"] == "web")
     assert f'jobid="{web}",user="user1000"}} 67108864' in text  # its memory limit
+
+
+@requires_root
+def test_recorded_containers_of_a_user_have_labels_though_root_has_containers_too(
+    unpacked, monkeypatch
+):
+    host = unpacked("containers-v2-systemd")
+    top = os.path.join(host.procfs, "..")
+    monkeypatch.setattr(
+        "collectors.jobs.processes.identifier.pwd.getpwuid",
+        lambda uid: pwd.struct_passwd(("u", "x", uid, uid, "", f"{top}/home/work", "")),
+    )
+    found, errors, _ = info_of(
+        host, f"{top}/var/lib/docker", f"{top}/var/lib/containers/storage",
+        "~/.local/share/docker", "~/.local/share/containers/storage",
+    )  # fmt: skip
+    shown = {(labels["manager"], labels["name"], labels["user"]) for labels in found.values()}
+    assert shown == {
+        ("docker", "solver", "user1000"), ("podman", "mine", "user1500"),
+        ("podman", "mine2", "user1500"), ("podman", "uquad", "user1500"),
+    }  # fmt: skip
+    assert "container_state" not in errors
 
 
 DOCKER_STATE = {
@@ -229,5 +252,5 @@ def test_any_json_gives_labels_or_a_value_error(tmp_path_factory, manager, first
         (top / name).write_text(json.dumps(value))
     read = registry.job_manager(manager).labels_from_files
     with contextlib.suppress(ValueError):
-        labels = read([top], ID, (os.geteuid(),))
+        labels = read(top, ID, (os.geteuid(),))
         assert all(isinstance(value, str) for value in labels.values())
