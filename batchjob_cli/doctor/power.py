@@ -8,9 +8,8 @@ from batchjob.runtime.formatting import format_duration
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.doctor import bmc
 from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding
-from collectors.emissions.provider_poller import ProviderPoller
 from collectors.emissions.providers.provider import EmissionFactor
-from collectors.emissions.site_factors import SiteFactors
+from collectors.emissions.site_factors import ProviderPoller, SiteFactors
 from collectors.power import cray, hwmon, powercap
 from collectors.power.meter import METER_RANKING
 
@@ -113,7 +112,7 @@ def _check_factors(node: ExaminedNode) -> Finding | None:
     except SettingsError as error:
         return Finding("warning", str(error))
     for source in factors.pollers:
-        source.refresh()
+        source.refresher.refresh()
     silent = [source.name for source in factors.pollers if not source.current()]
     shown = "; ".join(map(_format_factor, factors.current())) or "no current factor"
     if not silent:

@@ -18,8 +18,7 @@ from collectors.emissions.providers.provider import (
     FetchJson,
     ProviderAccess,
     ProviderEntry,
-    parse_factor,
-    parse_time,
+    newest,
 )
 
 URL = "https://api.electricitymaps.com"
@@ -49,14 +48,9 @@ def parse(document: Any, zone: str, now: float) -> EmissionFactor:
     scope = _SCOPES.get(str(document.get("emissionFactorType", "lifecycle")))
     if scope is None:
         raise FactorError("malformed", "electricity_maps: unknown emissionFactorType")
-    factor, at = (
-        parse_factor(document.get("carbonIntensity")),
-        parse_time(document.get("datetime"), now),
-    )
-    if factor is None or at is None:
-        raise FactorError("no_value", "electricity_maps: no usable value in the answer")
-    estimated = document.get("isEstimated") is True
-    return EmissionFactor("electricity_maps", zone, scope, factor, at, estimated)
+    names = ("carbonIntensity", "datetime", "isEstimated")
+    value, text, estimated = (document.get(name) for name in names)
+    return newest("electricity_maps", zone, scope, [(value, text, estimated)], now)
 
 
 PROVIDER = ProviderEntry(

@@ -1,6 +1,6 @@
 """Emission factors, and what providers share: their contract, and the checks of their values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -108,10 +108,27 @@ def parse_time(text: Any, now: float) -> float | None:
     return seconds if seconds <= now + _MAX_CLOCK_SKEW_SECONDS else None
 
 
-def newest(observations: Sequence[EmissionFactor], provider: str) -> EmissionFactor:
-    if not observations:
+def newest(
+    provider: str,
+    zone: str,
+    scope: str,
+    rows: Iterable[tuple[Any, Any, Any]],
+    now: float,
+    scale: float = 1.0,
+) -> EmissionFactor:
+    """The newest usable factor of rows with a value, a time, and whether it is an estimate.
+
+    A measured one comes before an estimate of the same time. FactorError if none is usable.
+    """
+    factors = [
+        EmissionFactor(provider, zone, scope, grams, at, estimated is True)
+        for value, text, estimated in rows
+        if (grams := parse_factor(value, scale)) is not None
+        and (at := parse_time(text, now)) is not None
+    ]
+    if not factors:
         raise FactorError("no_value", f"{provider}: no usable value in the answer")
-    return max(observations, key=lambda each: each.observed_at)
+    return max(factors, key=lambda each: (each.observed_at, not each.estimated))
 
 
 def rows(document: Any, *path: str | int) -> list[dict[str, Any]]:

@@ -16,8 +16,6 @@ from collectors.emissions.providers.provider import (
     ProviderAccess,
     ProviderEntry,
     newest,
-    parse_factor,
-    parse_time,
     rows,
 )
 
@@ -39,12 +37,9 @@ def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Emi
 
 def parse(document: Any, now: float) -> EmissionFactor:
     """`{"results": [{"taux_co2": 23, "date_heure": "2024-05-02T14:15:00+02:00"}, ...]}`."""
-    observations = []
-    for row in rows(document, "results"):
-        factor, at = parse_factor(row.get("taux_co2")), parse_time(row.get("date_heure"), now)
-        if factor is not None and at is not None:
-            observations.append(EmissionFactor("rte", "FR", "combustion", factor, at))
-    return newest(observations, "rte")
+    found = rows(document, "results")
+    values = [(row.get("taux_co2"), row.get("date_heure"), False) for row in found]
+    return newest("rte", "FR", "combustion", values, now)
 
 
 PROVIDER = ProviderEntry(read, URL, 15 * MINUTE, 6 * HOUR, "FR", CREDIT)

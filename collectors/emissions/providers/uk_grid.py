@@ -4,7 +4,7 @@ It counts the combustion of fuel, imports and losses included, per half hour, wi
 Ireland. Zone `GB` is the whole grid, `GB-13` the region with id 13 (forecast only). CC BY 4.0.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from collectors.emissions.providers.provider import (
@@ -15,8 +15,6 @@ from collectors.emissions.providers.provider import (
     ProviderAccess,
     ProviderEntry,
     newest,
-    parse_factor,
-    parse_time,
     rows,
 )
 
@@ -36,25 +34,16 @@ def parse(document: Any, zone: str, now: float) -> EmissionFactor:
 
     A region's answer has another such list inside the region.
     """
-    return newest(list(_usable_observations(document, zone, now)), "uk_grid")
+    half_hours = rows(document, "data", 0, "data") if "-" in zone else rows(document, "data")
+    return newest("uk_grid", zone, "combustion", _values(half_hours), now)
 
 
-def _usable_observations(document: Any, zone: str, now: float) -> Iterator[EmissionFactor]:
-    half_hours = rows(document, "data")
-    if "-" in zone:
-        half_hours = rows(document, "data", 0, "data")
+def _values(half_hours: Iterable[dict[str, Any]]) -> Iterator[tuple[Any, Any, bool]]:
     for half_hour in half_hours:
         intensity = half_hour.get("intensity")
-        at = parse_time(half_hour.get("from"), now)
-        if at is None or not isinstance(intensity, dict):
-            continue
-        measured, forecast = (
-            parse_factor(intensity.get("actual")),
-            parse_factor(intensity.get("forecast")),
-        )
-        factor = forecast if measured is None else measured
-        if factor is not None:
-            yield EmissionFactor("uk_grid", zone, "combustion", factor, at, measured is None)
+        if isinstance(intensity, dict):
+            yield intensity.get("actual"), half_hour.get("from"), False
+            yield intensity.get("forecast"), half_hour.get("from"), True
 
 
 PROVIDER = ProviderEntry(read, URL, 15 * MINUTE, 2 * HOUR, r"GB(-\d{1,2})?", CREDIT)

@@ -21,14 +21,12 @@ from collectors.emissions.providers.provider import (
     ProviderAccess,
     ProviderEntry,
     newest,
-    parse_factor,
-    parse_time,
     rows,
 )
 
 URL = "https://api.watttime.org"
 CREDIT = "WattTime, under its own terms"
-_GRAMS_PER_POUND = 453.59237
+_GRAMS_PER_UNIT = 453.59237 / 1000  # of a pound per MWh
 _UNITS = "lbs_co2_per_mwh"
 _LOOK_BACK = timedelta(hours=2)
 
@@ -63,18 +61,11 @@ def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Emi
 
 def parse(document: Any, zone: str, now: float) -> EmissionFactor:
     """`{"data": [{"point_time", "value"}], "meta": {"region", "units", ...}}`."""
-    observations = []
-    for row in rows(document, "data"):
-        factor = parse_factor(
-            row.get("value"), _GRAMS_PER_POUND / 1000
-        )  # pounds per MWh to grams per kWh
-        at = parse_time(row.get("point_time"), now)
-        if factor is not None and at is not None:
-            observations.append(EmissionFactor("watttime", zone, "marginal", factor, at))
+    values = [(row.get("value"), row.get("point_time"), False) for row in rows(document, "data")]
     meta = document.get("meta")
     if not isinstance(meta, dict) or (meta.get("units"), meta.get("region")) != (_UNITS, zone):
         raise FactorError("malformed", f"watttime: expected {_UNITS} of {zone}")
-    return newest(observations, "watttime")
+    return newest("watttime", zone, "marginal", values, now, _GRAMS_PER_UNIT)
 
 
 PROVIDER = ProviderEntry(

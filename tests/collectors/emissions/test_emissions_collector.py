@@ -12,9 +12,8 @@ import pytest
 from batchjob.runtime.settings import SettingsError, build_section
 from collectors.emissions.collector import AGE, COLLECTOR, ERRORS, ESTIMATED, FACTOR, INFO, METRICS
 from collectors.emissions.options import EmissionsOptions
-from collectors.emissions.provider_poller import parse_retry_after
 from collectors.emissions.providers.provider import REASONS
-from collectors.emissions.site_factors import SiteFactors
+from collectors.emissions.site_factors import SiteFactors, parse_retry_after
 from collectors.host import Host
 from tests.helpers.clock import Clock
 from tests.helpers.waiting import scaled, until
