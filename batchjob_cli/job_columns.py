@@ -66,13 +66,18 @@ def _cpu_efficiency(row: Mapping[str, Any]) -> str:
     return "-" if ratio is None else f"{bound}{share(ratio)}"
 
 
+def _cpus(row: Mapping[str, Any]) -> str:
+    text = str(cell("allocated_cpus", digits)(row))
+    return f"{text} at last" if row.get("resized_cpu_seconds") else text
+
+
 def _exit_code(row: Mapping[str, Any]) -> str:
     return format_exit_code(row.get("exit_code"), row.get("exit_code_or_128_more")) or "-"
 
 
 DEFAULT_KEYS = (
     "jobid", "name", "submit_line", "user", "state", "state_word", "reason", "start_time",
-    "elapsed_seconds", "allocated_cpus", "cpu_efficiency", "memory_used_bytes", "exit_code",
+    "elapsed_seconds", "allocated_cpus", "resized_cpu_seconds", "cpu_efficiency", "memory_used_bytes", "exit_code",
     "exit_code_or_128_more", "tool", "cpu_used_seconds", "cpu_basis", "error", "cluster",
 )  # fmt: skip
 """Keys of the API's rows that `default_columns` shows."""
@@ -106,7 +111,7 @@ def default_columns(
         TableColumn("STATE", _state_text, colour=_colour),
         TableColumn("STARTED", started, drop_order=4),
         TableColumn("TIME", _run_time, right=True),
-        TableColumn("CPUS", cell("allocated_cpus", digits), right=True, drop_order=3),
+        TableColumn("CPUS", _cpus, right=True, drop_order=3),
         TableColumn("CPU EFF.", _cpu_efficiency, right=True, drop_order=1),
         TableColumn("PEAK MEMORY", cell("memory_used_bytes", size), right=True, drop_order=1),
         TableColumn("EXIT", _exit_code, right=True, drop_order=5),

@@ -108,7 +108,7 @@ OF_TABLES: Mapping[str, Mapping[str, str]] = {
         "requested_gpus": "requested GPUs",
         "requested_nodes": "requested nodes",
         "requested_resources": "all requested resources, in the notation of the scheduler",
-        "allocated_cpus": "allocated CPUs; may be a fraction",
+        "allocated_cpus": "allocated CPUs, at last if the allocation changed; may be a fraction",
         "allocated_memory_bytes": "allocated memory, over all nodes",
         "allocated_gpus": "allocated GPUs",
         "allocated_nodes": "allocated nodes",

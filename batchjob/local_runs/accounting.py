@@ -224,14 +224,15 @@ class Runs:
         limit = accepted.get("time_limit_seconds")
         if isinstance(limit, float) and math.isfinite(limit):
             accepted["time_limit_seconds"] = math.ceil(limit)
-        job, complaints = decode(accepted | {"nodes": [share]}, self.cluster, SOURCE)
+        nodes = [] if document.get("start_time") is None else [share]  # it waits, and holds nothing
+        job, complaints = decode(accepted | {"nodes": nodes}, self.cluster, SOURCE)
         run = decode_run(document)
         user, system = job.user_cpu_seconds, job.system_cpu_seconds
         job = job._replace(
             eligible_time=run.submit_time,  # keeps the milliseconds
             node_list=str(node),
             array_jobid=str(document.get("workflow", "")),
-            allocated_nodes=1,
+            allocated_nodes=len(nodes) or None,
             allocated_resources=_format_resources(run),
             elapsed_seconds=run.duration_seconds,
             cpu_seconds=None if user is None or system is None else user + system,

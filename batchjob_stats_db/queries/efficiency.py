@@ -184,13 +184,33 @@ No source says when a job was suspended, only that it was before the row was wri
 possible time is assumed.
 """
 
+# A changed allocation: the job held `cpus` more until `until_time`. Few jobs have any.
+_change = schema.job_reallocation.c
+_resized_cpu = sa.func.coalesce(_job.resized_cpu_seconds, 0.0)
+_measured_until_change = sa.case(
+    (_usage.until_time < _change.until_time, _usage.until_time), else_=_change.until_time
+)
+_held_so_far = sa.func.coalesce(
+    sa.select(sa.func.sum(_change.cpus * (_measured_until_change - _job.start_time)))
+    .where(_change.job_id == _job.id)
+    .correlate(schema.job, schema.job_usage)
+    .scalar_subquery(),
+    _resized_cpu,
+)
+_life_seconds = sa.cast(_job.end_time - _job.start_time, sa.Float)
+_held_in_life = _life_seconds * _job.allocated_cpus + _resized_cpu
+
 COVERAGE = sa.case(
     (_measured_to_end | (_job.end_time <= _job.start_time), _usage.coverage),
-    else_=_usage.coverage
-    * sa.cast(_usage.until_time - _job.start_time, sa.Float)
-    / sa.cast(_job.end_time - _job.start_time, sa.Float),
+    (
+        (_job.resized_cpu_seconds != 0) & (_held_in_life > 0),
+        _usage.coverage
+        * (_seconds_to_measurement * _job.allocated_cpus + _held_so_far)
+        / _held_in_life,
+    ),
+    else_=_usage.coverage * sa.cast(_seconds_to_measurement, sa.Float) / _life_seconds,
 )
-"""Part of the node time of the job's whole life, once it has ended."""
+"""Part of the node time of the job's whole life, with all that it held, once it has ended."""
 
 _covered_part = sa.case((COVERAGE < 1.0, COVERAGE), else_=1.0)
 _complete = _sampled & _measured_to_end & (_usage.coverage >= COMPLETE_COVERAGE)
@@ -236,19 +256,6 @@ CPU_BASIS = _basis(
 )
 CPU_SECONDS = _select_by_basis(CPU_BASIS, _cpu_measured, _cpu_accounted)
 
-# A changed allocation: the job held `cpus` more until `until_time`. Few jobs have any.
-_change = schema.job_reallocation.c
-_resized_cpu = sa.func.coalesce(_job.resized_cpu_seconds, 0.0)
-_measured_until_change = sa.case(
-    (_usage.until_time < _change.until_time, _usage.until_time), else_=_change.until_time
-)
-_held_so_far = sa.func.coalesce(
-    sa.select(sa.func.sum(_change.cpus * (_measured_until_change - _job.start_time)))
-    .where(_change.job_id == _job.id)
-    .correlate(schema.job, schema.job_usage)
-    .scalar_subquery(),
-    _resized_cpu,
-)
 _later = schema.job_reallocation.alias("later").c
 _beyond = (
     sa.select(sa.func.sum(_later.memory_bytes))

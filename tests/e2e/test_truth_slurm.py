@@ -18,7 +18,16 @@ import pytest
 
 from tests.e2e import prometheus, slurm, truth_jobs, truth_site
 from tests.e2e.truth_jobs import KINDS, MIB, Truth, Watcher
-from tests.e2e.truth_site import JOB_PLACES, LIVE, PLACES, SCRAPE, Row, Shown, Site
+from tests.e2e.truth_site import (
+    JOB_PLACES,
+    LIVE,
+    PLACES,
+    SCRAPE,
+    Row,
+    Shown,
+    Site,
+    live_cpu_use,
+)
 from tests.helpers.waiting import scaled
 
 pytestmark = pytest.mark.e2e
@@ -40,6 +49,7 @@ class Look(NamedTuple):
     time: float
     row: Row
     true_cpu_seconds: float | None  # until the time that the row names
+    live: tuple[float, float] | None = None  # when job-live was asked, and its CPU use
 
 
 class Lives(NamedTuple):
@@ -69,11 +79,11 @@ def lives(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Iterator
         folder = tmp_path_factory.mktemp("truth")
         site = made.enter_context(truth_site.running(folder, list(KINDS), CONF))
         truths = {user: Truth(site.slurm, user) for user in KINDS}
-        watcher = made.enter_context(Watcher(truths))
-        yield _watch(site, truths, watcher)
+        made.enter_context(Watcher(truths))
+        yield _watch(site, truths)
 
 
-def _watch(site: Site, truths: Mapping[str, Truth], watcher: Watcher) -> Lives:
+def _watch(site: Site, truths: Mapping[str, Truth]) -> Lives:
     looks: dict[str, list[Look]] = defaultdict(list)
     differences: list[str] = []
     compared = 0
@@ -87,10 +97,6 @@ def _watch(site: Site, truths: Mapping[str, Truth], watcher: Watcher) -> Lives:
     deadline = time.monotonic() + scaled(900)
     while time.monotonic() < deadline:
         running = site.slurm.command("squeue", "-h", "--format=%u %T").splitlines()
-        watcher.running = frozenset(
-            user for user, _, state in (line.partition(" ") for line in running)
-            if user in KINDS and state != "PENDING"
-        )  # fmt: skip
         compared += _look(site, truths, looks, differences, number)
         number += 1
         if not running and not ended_at:
@@ -142,6 +148,7 @@ def _look(
             later = site.rows()
             compared += _compare(place, one, after, later, differences)
             after = later
+    measured = [key for key in fresh if after[key]["usage_samples"] and not after[key]["end_time"]]
     for key, row in after.items():
         if row["user"] not in truths:
             continue
@@ -149,7 +156,8 @@ def _look(
         until_time = row["usage_until_time"]
         if row["usage_samples"] and until_time:
             true = truths[row["user"]].cpu_seconds_at(until_time / 1000)
-        looks[key].append(Look(now, row, true))
+        live = live_cpu_use(site, row) if key in measured[number % 2 :: 2] else None
+        looks[key].append(Look(now, row, true, live))
     return compared
 
 
@@ -236,13 +244,38 @@ def test_running_jobs_are_right_at_the_time_that_they_name(lives: Lives) -> None
             shown = row["cpu_used_seconds"] or 0.0
             at = row["usage_until_time"] / 1000
             truth = lives.truths[row["user"]]
-            low, high = truth.cpu_seconds_at(at - 0.5), truth.cpu_seconds_at(at + 1)
+            before = truth.cpu_seconds_at(row["start_time"] / 1000)  # of a job's part before it
+            true -= before
+            low = truth.cpu_seconds_at(at - 0.5) - before
+            high = truth.cpu_seconds_at(at + 1) - before
             error = max(low - shown, shown - high, 0.0)
             errors.append(error / max(true, 1.0))
             if error > 0.02 * true + TICKS:
                 wrong.append(f"{row['user']}: {shown:.2f}, truly {true:.2f} of {at:.0f}")
     print(f"running: {len(errors)} looks, worst {max(errors):.4f}, 90 % {_p90(errors):.4f}")
     assert len(errors) > 50
+    assert not wrong, "\n".join(wrong)
+
+
+def test_dashboard_of_running_jobs_shows_what_the_kernel_counts(lives: Lives) -> None:
+    """In job-live, CPU use is that of the job's time, or of its last five minutes."""
+    wrong, compared = [], 0
+    for looks in lives.looks.values():
+        for row, live in ((look.row, look.live) for look in looks if look.live):
+            if row["restarts"] or row["array_jobid"] or row["het_jobid"]:
+                continue
+            if row["user"] == "resized":
+                continue  # the dashboard knows no parts
+            (at, shown), truth = live, lives.truths[row["user"]]
+            ran = at - row["start_time"] / 1000  # in whole seconds, which began earlier
+            latest_scrape = truth.cpu_seconds_at(at - SCRAPE - 1)
+            low = latest_scrape / (ran * row["allocated_cpus"])
+            high = truth.cpu_seconds_at(at + 0.5) / (max(ran - 1.5, 0.1) * row["allocated_cpus"])
+            compared += 1
+            if not 0.98 * low - 0.02 <= shown <= 1.02 * high + 0.02:
+                wrong.append(f"{row['user']}: {shown:.3f} at {ran:.1f} s, of {low:.3f}..{high:.3f}")
+    print(f"job-live: {compared} looks")
+    assert compared > 30
     assert not wrong, "\n".join(wrong)
 
 

@@ -257,10 +257,9 @@ class Truth:
 
 
 class Watcher:
-    """Reads what the kernel counts of running jobs, in a thread."""
+    """Reads what the kernel counts of all jobs, in a thread; young jobs begin between readings."""
 
     def __init__(self, truths: Mapping[str, Truth]) -> None:
-        self.running: frozenset[str] = frozenset()
         self._truths = truths
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -275,8 +274,8 @@ class Watcher:
 
     def _run(self) -> None:
         while not self._stopped.wait(_READING_INTERVAL_SECONDS):
-            for user in self.running:
-                self._truths[user].read()
+            for truth in self._truths.values():
+                truth.read()
 
 
 def act(cluster: slurm.Cluster, user: str, jobid: str) -> None:

@@ -228,6 +228,12 @@ def _frames(site: Site, name: str, title: str, **variables: str) -> list[dashboa
     return [frame for target in panel["targets"] for frame in client.frames(target, viewer)]
 
 
+def live_cpu_use(site: Site, row: Row) -> tuple[float, float] | None:
+    """Grafana's dashboard of a running job: when it was asked, and the CPU use that it showed."""
+    frames = _frames(site, "prometheus/job-live", "CPU use", job=row["jobid"])
+    return (frames[0]["Time"][0], frames[0]["Value"][0]) if frames else None
+
+
 PLACES = {
     "CSV": csv_rows,
     "command, list": command_rows,

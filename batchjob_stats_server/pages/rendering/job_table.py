@@ -179,6 +179,12 @@ def _count_column(title: str, sort: str, key: str) -> ListColumn:
     return ListColumn(title, sort, render_cell, "n")
 
 
+def _held_cpus_cell(row: Row, context: TableContext) -> str:
+    """The CPUs that a job holds, or held at its end."""
+    text = _ALLOCATED_CPUS.render_cell(row, context)
+    return f"{text} at last" if row["resized_cpu_seconds"] else text
+
+
 def _gpu_count_cell(key: str, row: Row, _: TableContext) -> str:
     return template_filters.number(row[key]) if row[key] else ""
 
@@ -248,12 +254,13 @@ _WAITING_COLUMNS = {
     "gpus": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "requested_gpus"), "n"),
     "reason": _text_column("Reason", "reason", "the scheduler gives no reason")._replace(sort=""),
 }
+_ALLOCATED_CPUS = _count_column("CPUs", "allocated_cpus", "allocated_cpus")
 _STARTED_COLUMNS = {
     "started": _time_column("Started", "start_time", "it has not started"),
     "ended": _time_column("Ended", "end_time", "it has not ended"),
     "elapsed": ListColumn("Elapsed", "elapsed_seconds", _elapsed_cell, "n"),
     "nodes": _count_column("Nodes", "allocated_nodes", "allocated_nodes"),
-    "cpus": _count_column("CPUs", "allocated_cpus", "allocated_cpus"),
+    "cpus": _ALLOCATED_CPUS._replace(render_cell=_held_cpus_cell),
     "gpus": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "gpus_held"), "n"),
     "time": ListColumn("Time used", "time_efficiency", _time_used_cell, "n"),
     "cpu": ListColumn(

@@ -1,12 +1,15 @@
 """One set of made-up lives, as each source of records would tell it: the rows must be equal."""
 
 import json
+import os
 import time
 from datetime import UTC
 from typing import NamedTuple
 
 import pytest
 
+from batchjob.local_runs.accounting import LocalRunsOptions, Runs
+from batchjob.local_runs.record import Run, current_process, write
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import FieldReader
 from batchjob.schedulers.json_lines import job_record
@@ -18,6 +21,7 @@ from batchjob.schedulers.pbs.accounting.log_replay import LogMemory, PbsLogRepla
 from batchjob.schedulers.pbs.accounting.records import RecordOptions
 from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs
 from batchjob.schedulers.records import NodeShare, merge_records
+from batchjob.schedulers.slurm import cluster_json, cluster_text
 from batchjob.schedulers.slurm.accounting import (
     sacct_records,
     slurm_rest_records,
@@ -276,6 +280,65 @@ def test_every_source_tells_the_same(tell, life):
     assert [(share.node, share.cpus) for share in job.nodes] == [("node01", 4)]
     if life.code is not None:
         assert job.exit_code == life.code
+
+
+RUNS = [
+    name
+    for name, life in LIVES.items()
+    if life.suspended == 0 and life.index is None and life.counted is None
+]
+"""The lives that a run of `batchjob run` can have; the clock of its own run time is believed."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_records_of_runs_tell_the_same(name, tmp_path):
+    life, jobid = LIVES[name], "0f3a2b1c-0000-4000-8000-000000000007"
+    held = {} if life.start is None else {"allocated_cpus": 4.0, "allocated_gpus": life.gpus}
+    run = Run(
+        jobid, "node01", "alice", os.geteuid(), BEGIN,
+        None if life.start is None else BEGIN + life.start, life.state, current_process(),
+        name="train", end_time=BEGIN + life.end, exit_code=life.code,
+        time_limit_seconds=float(life.limit), **held,
+    )  # fmt: skip
+    write(tmp_path, run)
+    batches = list(Runs("c1", LocalRunsOptions(path=str(tmp_path))).read("0", {}))
+    (job,) = (job for batch in batches for job in batch.jobs)
+    start = None if life.start is None else BEGIN + life.start
+    assert (job.state, job.submit_time, job.start_time, job.end_time, job.name) == (
+        life.state, BEGIN, start, BEGIN + life.end, "train",
+    )  # fmt: skip
+    assert (job.time_limit_seconds, job.exit_code) == (life.limit, life.code)
+    assert (job.elapsed_seconds, job.allocated_cpus) == (life.ran, held.get("allocated_cpus"))
+    assert (job.allocated_gpus or 0) == life.gpus
+    assert [share.node for share in job.nodes] == ["node01"] * (life.start is not None)
+
+
+def scontrol_text(state, cpus, gpus):
+    line = (
+        f"NodeName=node01 CPUAlloc={cpus} CPUEfctv=8 CPUTot=8 Gres=gpu:4 GresUsed=gpu:{gpus} "
+        f"RealMemory=16384 AllocMem=0 State={state} Partitions=gpu \n"
+    )
+    return cluster_text.nodes(line.encode())
+
+
+def scontrol_json(state, cpus, gpus):
+    node = {
+        "name": "node01", "state": [state], "cpus": 8, "effective_cpus": 8, "alloc_cpus": cpus,
+        "gres": "gpu:4", "gres_used": f"gpu:{gpus}", "real_memory": 16384, "alloc_memory": 0,
+        "partitions": ["gpu"],
+    }  # fmt: skip
+    return cluster_json.nodes({"nodes": [node]})
+
+
+@pytest.mark.parametrize("tell", [scontrol_text, scontrol_json])
+@pytest.mark.parametrize("name", ["plain", "with GPUs"])
+def test_node_holds_what_its_job_holds(tell, name):
+    job = slurm_sacct(LIVES[name])
+    (node,) = tell("MIXED", job.allocated_cpus, job.allocated_gpus or 0)
+    (share,) = job.nodes
+    assert (node.name, node.state, node.partitions) == (share.node, "mixed", (job.partition,))
+    assert (node.cpus, node.cpus_allocated) == (8, share.cpus)
+    assert (node.gpus, node.gpus_allocated) == (4, share.gpus or 0)
 
 
 NOW = BEGIN + HOUR

@@ -401,6 +401,24 @@ def test_running_job_has_what_it_held_up_to_its_measurement(store, job, engine, 
         assert found["cpu_available_seconds"] == cpu_seconds
 
 
+def test_coverage_of_a_part_is_of_all_that_the_job_held(store, job, engine):
+    """Sixteen CPUs for an hour, all busy, then four for eight hours, which nobody measured."""
+    run = job(
+        start_time=D0, end_time=D0 + 9 * 3600, elapsed_seconds=9 * 3600, submit_time=D0,
+        allocated_cpus=4, resized_cpu_seconds=12 * 3600.0,
+        reallocations=(Reallocation(D0 + 3600, 12),),
+    )  # fmt: skip
+    store.write(Batch((run,), (), "", 0), "s")
+    row = usage_row(1, until_time=D0 + 3600, user_cpu_seconds=16 * 3600.0)
+    with engine.begin() as db:
+        db.execute(sa.delete(schema.job_usage))
+        db.execute(sa.insert(schema.job_usage).values(row))
+        (found,) = db.execute(FIGURES).mappings().all()
+    assert found["usage_coverage"] == pytest.approx(16 / 48)
+    assert found["cpu_available_seconds"] == pytest.approx(16 * 3600)
+    assert found["cpu_efficiency"] == pytest.approx(1.0)
+
+
 def test_job_that_gave_back_nodes_is_charged_what_it_held(store, job, roll_up_due):
     """Sixteen CPUs for an hour, then four for eight: 48 core-hours, all of them used."""
     run = job(

@@ -68,3 +68,13 @@ def test_a_table_has_the_columns_that_were_chosen():
 def test_jobs_that_wait_have_a_reason_in_place_of_their_use():
     shown = titles(chosen={"cpu", "started"}, is_waiting=True)
     assert shown == ["Name", "State", "User", "Cluster", "Submitted", "Reason"]
+
+
+def test_cpus_of_a_job_whose_allocation_changed_are_those_at_last(site):
+    filters, page = Filter(started=True), Page(1, columns=LISTED_COLUMNS)
+    (row,) = list_jobs(site, EVERYTHING, filters, page=page).rows
+    facts = TableContext(example_site.NOW, {}, {})
+    (shown,) = (each for each in columns() if each.title == "CPUs")
+    held = {"allocated_cpus": 4, "resized_cpu_seconds": None}
+    assert shown.render_cell({**row, **held}, facts) == "4"
+    assert shown.render_cell({**row, **held, "resized_cpu_seconds": 7200.0}, facts) == "4 at last"
