@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.collectors.jobs.nodes import Node
+from tests.fake_nvml.library import FakeNvml, compile_into
 from tests.helpers.checkout import REPOSITORY
 from tests.helpers.processes import free_ports, served
 from tests.helpers.waiting import scaled, until
@@ -21,12 +22,17 @@ WATTS = 50
 WITHOUT_SUMS = "742d08ff"  # kept energy alone
 VERSIONS = (WITHOUT_SUMS, "1d151743", "53102104")
 """Commits after each of which the form of the state files, or of what writes them, changed."""
+WITH_GPUS = "6ed1642d"  # counts GPU seconds, which those before it do not
 
 
 class Machine:
-    """A node of files, with a job on two of four CPUs; its counters go on with the real time."""
+    """A node of files, with a job on two of four CPUs; its counters go on with the real time.
 
-    def __init__(self, top):
+    With a GPU's `driver`, the job has the GPU, which is busy for 40 % of the time.
+    """
+
+    def __init__(self, top, driver=None):
+        self.driver, self.samples = driver, []
         self.is_off = threading.Event()
         self.top, self.begin, self.energy_at = top, time.monotonic(), time.monotonic()
         self.node = Node(top)
@@ -35,7 +41,11 @@ class Machine:
         boot.write_text("0b0e1f2c-6f3f-4a39-9a44-8a3b0c6f1d2e\n")
         self.job = self.node.add_job(pids=[10, 11])
         self.package = Powercap(top).zone("intel-rapl:0", "package-0")
-        self.node.add_process(10, io=(0, 5 * MEGABYTE, 0, 0))
+        if driver:
+            (self.node.proc / "driver/nvidia").mkdir(parents=True)
+            (self.node.proc / "driver/nvidia/version").touch()
+            driver.add_gpus(1, **{"gpu0.process0": "11 500000000 COMPUTE"})
+        self.node.add_process(10, io=(0, 5 * MEGABYTE, 0, 0), environ=GPU_OF_JOB)
         (top / "state").mkdir()
         self.go_on()
         threading.Thread(target=self.run, daemon=True).start()
@@ -49,7 +59,11 @@ class Machine:
         now = time.monotonic()
         used = now - self.begin
         self.node.set_cpu(self.job, (round(used * 1_500_000), round(used * 500_000)))
-        self.node.add_process(11, io=(0, round((300 + used) * MEGABYTE), 0, 0))
+        written = round((300 + used) * MEGABYTE)
+        self.node.add_process(11, io=(0, written, 0, 0), environ=GPU_OF_JOB)
+        if self.driver:  # it remembers 14 s
+            self.samples = [*self.samples[-140:], f"{time.time_ns() // 1000}:40"]
+            self.driver.set({"gpu0.samples": " ".join(self.samples)})
         busy = " ".join((f"{round(used * 200)} 0 0 {round(used * 200)}", *"000000"))
         cpus = "".join(f"cpu{number} {busy}\n" for number in range(4))
         boot = int(time.time() - now)
@@ -79,16 +93,16 @@ def source_of(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def exporting(machine, sources):
+def exporting(machine, sources, environment=()):
     """Runs the exporter of these sources; yields a function that scrapes the job's and node's."""
     (port,) = free_ports(1)
     host = machine.node.host
     argv = [
-        "env", f"PYTHONPATH={sources}", f"STATE_DIRECTORY={machine.top / 'state'}",
+        "env", f"PYTHONPATH={sources}", f"STATE_DIRECTORY={machine.top / 'state'}", *environment,
         sys.executable, "-m", "batchjob_exporter", f"--web.listen-address=127.0.0.1:{port}",
         f"--path.procfs={host.procfs}", f"--path.sysfs={host.sysfs}", f"--path.dev={host.dev}",
         f"--path.cgroupfs={host.cgroupfs}", "--collector.rapl", "--collector.energy",
-        "--collector.energy.interval=1s",
+        "--collector.energy.interval=1s", "--collector.gpu.interval=1s",
     ]  # fmt: skip
 
     def scrape():
@@ -115,6 +129,11 @@ def machine(tmp_path):
 WRITTEN, CPU, RAPL = (
     "job_process_io_written_bytes_total", "job_cpu_seconds_total", "rapl_energy_joules_total"
 )  # fmt: skip
+GPU_OF_JOB = b"SLURM_JOB_ID=1\0SLURM_JOB_GPUS=0\0SLURM_JOB_NUM_NODES=1\0"
+GPU_SECONDS = {
+    "job_gpu_busy_seconds_total": 0.4, "job_gpu_observed_seconds_total": 1,
+    "gpu_busy_seconds_total": 0.4, "gpu_observed_seconds_total": 1,
+}  # fmt: skip
 ENERGY = ("job_energy_joules_total", "node_energy_joules_total")
 
 
@@ -144,3 +163,24 @@ def test_totals_go_on_over_an_upgrade_of_the_exporter(version, source_of, machin
         assert grown[name] == pytest.approx(rates[name] * seconds, abs=rates[name] * scaled(3)), (
             name
         )
+
+
+def test_gpu_seconds_go_on_over_an_upgrade_of_the_exporter(source_of, tmp_path):
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    library = compile_into(tmp_path)
+    environment = (f"FAKE_NVML={tmp_path / 'nvml'}", f"LD_LIBRARY_PATH={library.parent}")
+    machine = Machine(tmp_path, FakeNvml(tmp_path / "nvml"))
+    try:
+        with exporting(machine, source_of(WITH_GPUS), environment) as scrape:
+            until(lambda: all(scrape().get(name, 0) > 1 for name in GPU_SECONDS))
+            before, at = whole(scrape, GPU_SECONDS.keys()), time.monotonic()
+        time.sleep(2)  # while no exporter runs
+        with exporting(machine, REPOSITORY, environment) as scrape:
+            first = whole(scrape, GPU_SECONDS.keys())
+            until(lambda: all(scrape().get(name, 0) > first[name] + 1 for name in GPU_SECONDS))
+            after, seconds = whole(scrape, GPU_SECONDS.keys()), time.monotonic() - at
+    finally:
+        machine.is_off.set()
+    for name, rate in GPU_SECONDS.items():
+        assert first[name] >= before[name]
+        assert after[name] - before[name] == pytest.approx(rate * seconds, abs=rate * scaled(3))
