@@ -77,8 +77,9 @@ def _exit_code(row: Mapping[str, Any]) -> str:
 
 DEFAULT_KEYS = (
     "jobid", "name", "submit_line", "user", "state", "state_word", "reason", "start_time",
-    "elapsed_seconds", "allocated_cpus", "resized_cpu_seconds", "cpu_efficiency", "memory_used_bytes", "exit_code",
-    "exit_code_or_128_more", "tool", "cpu_used_seconds", "cpu_basis", "error", "cluster",
+    "elapsed_seconds", "allocated_cpus", "resized_cpu_seconds", "cpu_efficiency",
+    "memory_used_bytes", "exit_code", "exit_code_or_128_more", "tool", "cpu_used_seconds",
+    "cpu_basis", "error", "cluster",
 )  # fmt: skip
 """Keys of the API's rows that `default_columns` shows."""
 
