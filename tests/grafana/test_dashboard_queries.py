@@ -12,7 +12,7 @@ import pytest
 
 from grafana.generate.__main__ import FOLDER
 from tests.e2e import prometheus
-from tests.grafana import dashboard_client, stack
+from tests.grafana import dashboard_client, grafana_data, stack
 
 pytestmark = pytest.mark.e2e
 
@@ -43,6 +43,7 @@ EXPECTED_EMPTY = {
     "batchjob_cray_power": "no Cray",
     "} == 0)": "nothing is down or fails",
 }
+WRONG_TEXTS = {"NaN", "undefined", "Invalid date", "[object Object]"}
 PERSONAL_DASHBOARDS = ("my-jobs", "my-usage", "job", "job-live")
 
 
@@ -98,6 +99,37 @@ def test_every_query_returns_data(running_stack, name):
     assert {
         p: text for p, text in queries.items() if not any(each in text for each in EXPECTED_EMPTY)
     } == {}
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_grafana_names_and_formats_every_column(running_stack, name):
+    """With Grafana's own code: transformations, overrides, units and names of columns."""
+    if why_not := grafana_data.missing():
+        pytest.skip(why_not)
+    panels = [panel for panel in DASHBOARDS[name]["panels"] if panel.get("targets")]
+    unmatched = {panel["title"]: None for panel in panels}
+    for viewer in viewers(running_stack, name):
+        answers = [
+            [(target, running_stack.grafana.frames(target, viewer)) for target in panel["targets"]]
+            for panel in panels
+        ]
+        shown = grafana_data.show(list(zip(panels, answers, strict=True)))
+        for panel, result in zip(panels, shown, strict=True):
+            names = [field.name for field in result.fields if not field.hidden]
+            assert all(field.has_known_unit for field in result.fields), panel["title"]
+            if panel["type"] == "table":
+                assert len(set(names)) == len(names), panel["title"]
+                assert not [each for each in names if "_" in each or "#" in each], panel["title"]
+            texts = {text for field in result.fields for text in field.texts}
+            assert not {"NaN", "undefined", "Invalid date", "[object Object]"} & texts, panel[
+                "title"
+            ]
+            if result.fields and any(field.texts for field in result.fields):
+                before = unmatched[panel["title"]]
+                now = set(result.unmatched)
+                unmatched[panel["title"]] = now if before is None else before & now
+    for title, columns in unmatched.items():
+        assert (columns or set()) <= {"gpu_instance"}, title  # no GPU here has instances
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
