@@ -181,13 +181,25 @@ def _print_script(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def find_jobid(given: argparse.Namespace) -> str:
-    """The id of a run of this machine by its name; anything else unchanged."""
+    """The id of a run of this machine by its name or a prefix of its id; anything else unchanged.
+
+    A job of a cluster whose id is the text itself comes before a prefix.
+    """
+    text = str(given.id)
     if given.server:
-        return str(given.id)
+        return text
     try:
-        return history.job(given.id, given.data).jobid
+        run_id = history.job(text, given.data).jobid
     except history.SeveralRuns as error:
+        if _is_jobid(given, text):
+            return text
         raise NotFoundError(str(error)) from error
     except (history.UnknownRun, OSError):
         # A scheduler's job; the query that follows reports errors.
-        return str(given.id)
+        return text
+    return text if run_id.startswith(text) and _is_jobid(given, text) else run_id
+
+
+def _is_jobid(given: argparse.Namespace, text: str) -> bool:
+    wanted = {"jobid": text, "limit": 1, **_parameters(given)}
+    return any(job_pages(given, wanted, 1, ("jobid",)))

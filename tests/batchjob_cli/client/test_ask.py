@@ -73,6 +73,19 @@ def test_stopped_and_cancelled_runs_have_different_states(data, capsys):
     ]
 
 
+def test_id_of_a_cluster_job_comes_before_a_prefix_of_runs(data, capsys):
+    command_output(capsys, jobs, "--data", data)  # makes the database
+    with writer_engine(parse_url(f"sqlite:///{data}/jobs.db")).begin() as db:
+        failed = schema.job.c.state == "FAILED"
+        db.execute(sa.update(schema.job).where(failed).values(name="theirs", jobid="7"))
+    for name in ("mine", "mine-too"):
+        run = finished_run(name)
+        run = run._replace(jobid=f"7{run.jobid[1:]}")
+        record.write(Path(data) / "runs", run)
+        assert "theirs" in command_output(capsys, job, "7", "--data", data)
+    assert run.jobid in command_output(capsys, job, run.jobid[:8], "--data", data)
+
+
 def test_job_takes_the_id_of_an_array(data, capsys):
     runs = [finished_run(name, workflow="39000") for name in ("first-task", "second-task")]
     record.write(Path(data) / "runs", runs[0])
