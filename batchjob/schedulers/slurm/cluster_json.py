@@ -5,7 +5,7 @@ serves. Times of sdiag are in microseconds, memory is in megabytes.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchjob.schedulers.cluster import (
@@ -38,7 +38,7 @@ from batchjob.schedulers.slurm.states import (
 )
 from batchjob.schedulers.states import JobState
 
-MEGABYTE = 1024**2
+_MEGABYTE = 1024**2
 
 
 def nodes(answer: Any) -> list[ClusterNode]:
@@ -51,32 +51,26 @@ def nodes(answer: Any) -> list[ClusterNode]:
 
 def _node(row: Mapping[str, Any]) -> ClusterNode:
     words = (*state_words(row.get("state")), *state_words(row.get("state_flags")))
-    base, flags = node_state(words)
+    base, *flags = [word.lower() for word in words if word] or ["unknown"]
     memory, allocated = parse_count(row.get("real_memory")), parse_count(row.get("alloc_memory"))
     used = str(row["gres_used"] or "") if "gres_used" in row else None
     gpus, gpus_allocated, models = node_gpus(str(row.get("gres") or ""), used)
     return ClusterNode(
         str(row["name"]),
         base,
-        flags,
+        frozenset(flags) - {"invalid"},
         tuple(map(str, row.get("partitions") or ())),
         # Without the CPUs of specialised cores, which no job gets (23.02 and later).
         parse_count(row.get("effective_cpus")) or parse_count(row.get("cpus")),
         parse_count(row.get("alloc_cpus")),
-        None if memory is None else memory * MEGABYTE,
-        None if allocated is None else allocated * MEGABYTE,
+        None if memory is None else memory * _MEGABYTE,
+        None if allocated is None else allocated * _MEGABYTE,
         gpus,
         gpus_allocated,
         shorten_reason(str(row.get("reason") or "")),
         epoch(row.get("reason_changed_at")),
         gpu_models=models,
     )
-
-
-def node_state(words: tuple[str, ...]) -> tuple[str, frozenset[str]]:
-    """Base state and flags of ("IDLE", "DRAIN")."""
-    lower = [word.lower() for word in words if word]
-    return (lower[0] if lower else "unknown"), frozenset(lower[1:]) - {"invalid"}
 
 
 def node_gpus(gres: str, used: str | None) -> tuple[int, int | None, tuple[GpuModel, ...]]:
@@ -106,17 +100,20 @@ def _job(row: Mapping[str, Any]) -> ClusterJob:
     state = live_state(words)
     is_pending = state is JobState.PENDING
     reason = str(row.get("state_reason") or "")
+    is_held = is_pending and not (HELD_STATES.isdisjoint(words) and is_eligible(reason))
     waiting = str(row.get("array_task_string") or "") if is_pending else ""
     tasks, is_cut = array_tasks(waiting)
     return ClusterJob(
         str(row.get("job_id")),
-        first_partition(str(row.get("partition") or "")),
+        # A job that waits for several partitions is counted once.
+        str(row.get("partition") or "").partition(",")[0],
         state,
         reason_word(reason),
         tasks,
         parse_count(row.get("cpus")),
         _gpus(row),
-        eligible_time(state, words, reason, epoch(row.get("eligible_time"))),
+        # Slurm gives a job that is requeued and held an eligible time two minutes later.
+        None if is_held else epoch(row.get("eligible_time")),
         None if is_pending else epoch(row.get("start_time")),
         str(row.get("account") or ""),
         str(row.get("user_name") or ""),
@@ -130,22 +127,6 @@ def _gpus(row: Mapping[str, Any]) -> int | None:
         return count_job_gpus(row, str(row.get("tres_req_str") or ""))
     except ValueError:  # how many is not known; the other jobs count
         return None
-
-
-def eligible_time(
-    state: JobState, words: Sequence[str], reason: str, eligible: int | None
-) -> int | None:
-    """When a job became eligible to start; None for one that is not, whatever Slurm says.
-
-    Slurm gives a job that is requeued and held an eligible time two minutes later.
-    """
-    waits = HELD_STATES.isdisjoint(words) and is_eligible(reason)
-    return None if state is JobState.PENDING and not waits else eligible
-
-
-def first_partition(text: str) -> str:
-    """The first partition of a list: a job that waits for several is counted once."""
-    return text.partition(",")[0]
 
 
 _TASK_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?")

@@ -1,12 +1,14 @@
 """The state of a cluster from the text output of Slurm's commands, if they have no `--json`.
 
-Facts: output of 22.05.8 and 24.11.5. All commands run in UTC, in which every hour exists.
+The text is read as the rows that Slurm's JSON has. Facts: output of 22.05.8 and 24.11.5. All
+commands run in UTC, in which every hour exists.
 """
 
 import calendar
 import re
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from batchjob.runtime.pairs import unique_pairs
 from batchjob.runtime.subprocesses import SchedulerError
@@ -16,21 +18,9 @@ from batchjob.schedulers.cluster import (
     Controller,
     FairShare,
     License,
-    Rpc,
     parse_count,
-    reason_word,
-    shorten_reason,
 )
-from batchjob.schedulers.slurm.cluster_json import (
-    MEGABYTE,
-    eligible_time,
-    first_partition,
-    node_gpus,
-    node_state,
-)
-from batchjob.schedulers.slurm.formats import job_gpus, parse_tres
-from batchjob.schedulers.slurm.states import live_state, running_phase
-from batchjob.schedulers.states import JobState
+from batchjob.schedulers.slurm import cluster_json
 
 # Suffixes of a node's state (sinfo(1), "NODE STATE CODES").
 _STATE_SUFFIXES = {
@@ -48,12 +38,16 @@ _LEADING = (
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]@]*@([^\]]*)\])?(?: +Comment=.*)?$")
 
 
+_NODE_COUNTS = {
+    "effective_cpus": "CPUEfctv", "cpus": "CPUTot", "alloc_cpus": "CPUAlloc",
+    "real_memory": "RealMemory", "alloc_memory": "AllocMem",
+}  # fmt: skip
+
+
 def nodes(output: bytes) -> list[ClusterNode]:
     """Nodes from `scontrol -o -d show nodes`; there is at least one."""
-    found = [_node(line) for line in _lines(output) if line.startswith("NodeName=")]
-    if not found:
-        raise SchedulerError("scontrol lists no nodes")
-    return found
+    rows = [_node(line) for line in _lines(output) if line.startswith("NodeName=")]
+    return cluster_json.nodes({"nodes": rows})
 
 
 def _lines(output: bytes) -> list[str]:
@@ -64,33 +58,24 @@ def _parse_pairs(line: str) -> dict[str, str]:
     return unique_pairs(_PAIR.findall(line), _LEADING)
 
 
-def _node(line: str) -> ClusterNode:
+def _node(line: str) -> dict[str, Any]:
     values = _parse_pairs(line)
-    words = _STATE_WORD.findall(values.get("State", ""))
-    base, flags = node_state(tuple(_STATE_SUFFIXES.get(word, word) for word in words))
     reason = _REASON.search(line)
-    memory, allocated = parse_count(values.get("RealMemory")), parse_count(values.get("AllocMem"))
-    gpus, gpus_allocated, models = node_gpus(values.get("Gres", ""), values.get("GresUsed"))
-    return ClusterNode(
-        values["NodeName"],
-        base,
-        flags,
-        tuple(filter(None, values.get("Partitions", "").split(","))),
-        parse_count(values.get("CPUEfctv")) or parse_count(values.get("CPUTot")),
-        parse_count(values.get("CPUAlloc")),
-        None if memory is None else memory * MEGABYTE,
-        None if allocated is None else allocated * MEGABYTE,
-        gpus,
-        gpus_allocated,
-        shorten_reason(reason[1]) if reason else "",
-        _parse_time(reason[2] or "") if reason else None,
-        gpu_models=models,
-    )
+    words = _STATE_WORD.findall(values.get("State", ""))
+    row = {name: parse_count(values.get(text)) for name, text in _NODE_COUNTS.items()} | {
+        "name": values["NodeName"],
+        "state": [_STATE_SUFFIXES.get(word, word) for word in words],
+        "partitions": [*filter(None, values.get("Partitions", "").split(","))],
+        "gres": values.get("Gres"),
+        "reason": reason and reason[1],
+        "reason_changed_at": reason and _parse_time(reason[2] or ""),
+    }
+    return row | ({"gres_used": values["GresUsed"]} if "GresUsed" in values else {})
 
 
 def jobs(output: bytes) -> list[ClusterJob]:
     """Jobs from `squeue -O` with columns separated by `|`, and a header even without jobs."""
-    return [_job(row) for row in _parse_table(output, "JOBID", "squeue")]
+    return cluster_json.jobs({"jobs": [*map(_job, _parse_table(output, "JOBID", "squeue"))]})
 
 
 def _parse_table(output: bytes, column: str, command: str) -> Iterator[dict[str, str]]:
@@ -106,71 +91,55 @@ def _parse_table(output: bytes, column: str, command: str) -> Iterator[dict[str,
         raise SchedulerError(f"{command}: expected a table with the column {column}")
 
 
-def _job(row: Mapping[str, str]) -> ClusterJob:
-    words = (row.get("STATE", ""),)
-    state = live_state(words)
-    eligible = _parse_time(row.get("ELIGIBLE_TIME", ""))
-    return ClusterJob(
-        row["JOBID"],
-        first_partition(row.get("PARTITION", "")),
-        state,
-        reason_word(row.get("REASON", "")),
-        1,
-        parse_count(row.get("CPUS")),
-        _gpus(row),
-        eligible_time(state, words, row.get("REASON", ""), eligible),
-        None if state is JobState.PENDING else _parse_time(row.get("START_TIME", "")),
-        row.get("ACCOUNT", ""),
-        row.get("USER", ""),
-        running_phase(words),
-    )
-
-
-def _gpus(row: Mapping[str, str]) -> int | None:
+def _job(row: Mapping[str, str]) -> dict[str, Any]:
     tres = row.get("TRES_ALLOC", "")
-    requests = (("JOB", 1), ("NODE", parse_count(row.get("NODES"))),
-                ("TASK", parse_count(row.get("TASKS"))), ("SOCKET", None))  # fmt: skip
-    try:
-        values = {} if tres == "N/A" else parse_tres(tres)
-        return job_gpus(values, (), ((row.get(f"TRES_PER_{of}", ""), n) for of, n in requests))
-    except ValueError:  # how many is not known; the other jobs count
-        return None
+    return {
+        "job_id": row["JOBID"],
+        "partition": row.get("PARTITION"),
+        "job_state": row.get("STATE"),
+        "state_reason": row.get("REASON"),
+        "cpus": parse_count(row.get("CPUS")),
+        "node_count": parse_count(row.get("NODES")),
+        "tasks": parse_count(row.get("TASKS")),
+        "tres_req_str": "" if tres == "N/A" else tres,
+        **{f"tres_per_{of}": row.get(f"TRES_PER_{of.upper()}") for of in _TRES_PER},
+        "eligible_time": _parse_time(row.get("ELIGIBLE_TIME", "")),
+        "start_time": _parse_time(row.get("START_TIME", "")),
+        "account": row.get("ACCOUNT"),
+        "user_name": row.get("USER"),
+    }
 
 
-# (section, text before the colon) -> (batchjob's name, divisor).
-_NUMBERS = {
-    ("", "Server thread count"): ("threads", 1.0),
-    ("", "Agent queue size"): ("agent_queue", 1.0),
-    ("", "Agent count"): ("agents", 1.0),
-    ("", "DBD Agent queue size"): ("dbd_queue", 1.0),
-    ("", "Jobs pending"): ("pending", 1.0),
-    ("", "Jobs running"): ("running", 1.0),
-    ("", "Jobs submitted"): ("submitted", 1.0),
-    ("", "Jobs started"): ("started", 1.0),
-    ("", "Jobs completed"): ("completed", 1.0),
-    ("", "Jobs canceled"): ("cancelled", 1.0),
-    ("", "Jobs failed"): ("failed", 1.0),
-    ("main", "Last cycle"): ("main_last", 1e6),
-    ("main", "Max cycle"): ("main_longest", 1e6),
-    ("main", "Mean cycle"): ("main_mean", 1e6),
-    ("main", "Total cycles"): ("main_cycles", 1.0),
-    ("main", "Last queue length"): ("main_queue", 1.0),
-    ("backfill", "Total backfilled jobs (since last slurm start)"): ("backfilled", 1.0),
-    ("backfill", "Total backfilled jobs (since last stats cycle start)"): (
-        "backfilled_since_reset",
-        1.0,
-    ),
-    ("backfill", "Total backfilled heterogeneous job components"): (
-        "backfilled_heterogeneous",
-        1.0,
-    ),
-    ("backfill", "Depth Mean"): ("backfill_mean_depth", 1.0),
-    ("backfill", "Total cycles"): ("backfill_cycles", 1.0),
-    ("backfill", "Last cycle"): ("backfill_last", 1e6),
-    ("backfill", "Max cycle"): ("backfill_longest", 1e6),
-    ("backfill", "Mean cycle"): ("backfill_mean", 1e6),
-    ("backfill", "Last depth cycle"): ("backfill_depth", 1.0),
-    ("backfill", "Last queue length"): ("backfill_queue", 1.0),
+_TRES_PER = ("job", "node", "task", "socket")
+
+# The names in JSON, by section and the text before the colon.
+_STATISTICS = {
+    ("", "Server thread count"): "server_thread_count",
+    ("", "Agent queue size"): "agent_queue_size",
+    ("", "Agent count"): "agent_count",
+    ("", "DBD Agent queue size"): "dbd_agent_queue_size",
+    ("", "Jobs pending"): "jobs_pending",
+    ("", "Jobs running"): "jobs_running",
+    ("", "Jobs submitted"): "jobs_submitted",
+    ("", "Jobs started"): "jobs_started",
+    ("", "Jobs completed"): "jobs_completed",
+    ("", "Jobs canceled"): "jobs_canceled",
+    ("", "Jobs failed"): "jobs_failed",
+    ("main", "Last cycle"): "schedule_cycle_last",
+    ("main", "Max cycle"): "schedule_cycle_max",
+    ("main", "Mean cycle"): "schedule_cycle_mean",
+    ("main", "Total cycles"): "schedule_cycle_total",
+    ("main", "Last queue length"): "schedule_queue_length",
+    ("backfill", "Total backfilled jobs (since last slurm start)"): "bf_backfilled_jobs",
+    ("backfill", "Total backfilled jobs (since last stats cycle start)"): "bf_last_backfilled_jobs",
+    ("backfill", "Total backfilled heterogeneous job components"): "bf_backfilled_het_jobs",
+    ("backfill", "Depth Mean"): "bf_depth_mean",
+    ("backfill", "Total cycles"): "bf_cycle_counter",
+    ("backfill", "Last cycle"): "bf_cycle_last",
+    ("backfill", "Max cycle"): "bf_cycle_max",
+    ("backfill", "Mean cycle"): "bf_cycle_mean",
+    ("backfill", "Last depth cycle"): "bf_last_depth",
+    ("backfill", "Last queue length"): "bf_queue_len",
 }
 _SECTIONS = {
     "Main schedule statistics": "main",
@@ -178,8 +147,8 @@ _SECTIONS = {
     "Backfilling stats": "backfill",
     "Backfill exit": "other",
     "Latency for": "other",
-    "Remote Procedure Call statistics by message type": "types",
-    "Remote Procedure Call statistics by user": "users",
+    "Remote Procedure Call statistics by message type": "rpcs_by_message_type",
+    "Remote Procedure Call statistics by user": "rpcs_by_user",
     "Pending RPC": "other",
 }
 _RPC = re.compile(r"(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)")
@@ -187,20 +156,20 @@ _RPC = re.compile(r"(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time
 
 def controller(output: bytes) -> Controller:
     """Statistics from `sdiag`."""
-    numbers: dict[str, float] = {}
-    rpcs: dict[str, dict[str, Rpc]] = {"types": {}, "users": {}}
+    statistics: dict[str, Any] = {"rpcs_by_message_type": [], "rpcs_by_user": []}
     section = ""
     for line in _lines(output):
         section = next((new for head, new in _SECTIONS.items() if line.startswith(head)), section)
-        if section in rpcs and (match := _RPC.match(line)):
-            rpcs[section][match[1]] = Rpc(int(match[2]), int(match[3]) / 1e6)
+        if section in statistics and (match := _RPC.match(line)):
+            key = section.removeprefix("rpcs_by_")
+            calls = {"count": int(match[2]), "total_time": int(match[3])}
+            statistics[section].append({key: match[1], **calls})
         name, _, number = line.partition(":")
-        known = _NUMBERS.get((section, name))
-        if known and number.strip().isdecimal():
-            numbers[known[0]] = int(number) / known[1]
-    if "threads" not in numbers:
+        if (section, name) in _STATISTICS and number.strip().isdecimal():
+            statistics[_STATISTICS[section, name]] = int(number)
+    if "server_thread_count" not in statistics:
         raise SchedulerError("sdiag: expected a line 'Server thread count'")
-    return Controller(numbers, rpcs["types"], rpcs["users"])
+    return cluster_json.controller({"statistics": statistics})
 
 
 def fairshare(output: bytes) -> list[FairShare]:
@@ -221,10 +190,10 @@ def fairshare(output: bytes) -> list[FairShare]:
 def licenses(output: bytes) -> list[License]:
     """Licences from `scontrol -o show licenses`."""
     rows = [_parse_pairs(line) for line in _lines(output) if line.startswith("LicenseName=")]
-    return [
-        License(row["LicenseName"], parse_count(row.get("Total")), parse_count(row.get("Used")))
-        for row in rows
+    counted = [
+        row | {name: parse_count(row.get(name)) for name in ("Total", "Used")} for row in rows
     ]
+    return cluster_json.licenses({"licenses": counted})
 
 
 def _parse_float(text: str | None) -> float | None:
