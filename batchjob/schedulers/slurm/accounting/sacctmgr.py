@@ -75,24 +75,17 @@ class Sacctmgr:
         return self._options.slurm_cluster or self.cluster
 
     def _by_command(self) -> Associations:
-        name = self._slurm_name()
         quarantine: list[QuarantinedRow] = []
-        associations = self._query_rows(
-            ["associations", f"cluster={name}"], _ASSOCIATIONS, quarantine
-        )
+        arguments = ["associations", f"cluster={self._slurm_name()}"]
+        associations = self._query_rows(arguments, _ASSOCIATIONS, quarantine)
         users = self._query_rows(["users", "withcoord"], _USERS, quarantine)
         return self._associations(
             [
-                (row["Account"], row["User"], row["ParentName"], _format_limits(row))
+                (row["Account"], row["User"], row["ParentName"], _limits(row))
                 for row in associations
             ],
             [
-                (
-                    row["User"],
-                    row["DefaultAccount"],
-                    row["Admin"],
-                    _split_names(row["Coordinators"]),
-                )
+                (row["User"], row["DefaultAccount"], row["Admin"], row["Coordinators"].split(","))
                 for row in users
             ],
             quarantine,
@@ -197,13 +190,9 @@ def _parse_user(row: dict[str, Any]) -> tuple[str, str, str, list[str]]:
     )
 
 
-def _format_limits(row: dict[str, str]) -> str:
+def _limits(row: dict[str, str]) -> str:
     """The limits that are set, of the account itself; some versions write -1 for none."""
     return " ".join(f"{name}={row[name]}" for name in _LIMITS if row[name] not in ("", "-1"))
-
-
-def _split_names(cell: str) -> list[str]:
-    return [name for name in cell.split(",") if name]
 
 
 def _text(row: dict[str, Any], name: str) -> str:
