@@ -52,7 +52,7 @@ class SlurmJob:
     exit_status: int = 0
     original_submit: int = 0  # of a job that was resized at `submit`
     suspended: tuple[int, int] = (NEVER, NEVER)  # start and end
-    recorded_cpus: int = 0  # of its record, if it held others: see ResizedParts
+    recorded_cpus: int = 0  # of its record, if it held others: see held_before_resize()
     left_at: int = 0  # when the controller ends it, if that is not its end
 
     def steps_since(self, begin: int) -> list[tuple[str, StepTimes]]:

@@ -8,14 +8,12 @@ has those jobs in memory, and knows of held jobs that accounting receives late.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, merge_by_key
 from batchjob.schedulers.slurm.accounting.site_accounting import SiteAccounting
 from batchjob.schedulers.states import JobState
-
-T = TypeVar("T")
 
 END_STATES = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -132,38 +130,34 @@ def _without_lost_cpu_time(step: StepRecord) -> StepRecord:
     return step._replace(**_NO_CPU_TIME) if is_lost else step
 
 
-class ResizedParts(Generic[T]):
-    """What each part of a resized job held, from the records of an answer in their order.
+Following = dict[str, tuple[int, str]]
+"""By id, since when a resized job holds what its next record has, and what that is."""
 
-    In 26.05, the record that ends with a resize has what the job holds from then on (seen). The
-    step `extern` keeps all that its job held when it began, the batch step what is on its node.
-    Both stay in the job's first record: what its other parts held is in the record before.
+
+def held_before_resize(
+    following: Following,
+    jobid: str,
+    submit: int | None,
+    end: int | None,
+    recorded: str,
+    by_step: Mapping[str, str],
+    nodes: int | None,
+) -> str | None:
+    """What a part of a job held that ended with a resize, None if no record tells.
+
+    `recorded` is the allocation of the record. In 26.05, the record that ends with a resize has
+    what the job holds from then on (seen). The step `extern` keeps all that its job held when it
+    began, the batch step what is on its node. Both stay in the job's first record: what its other
+    parts held is in the record before. The database keeps what slurmctld had, where none tells.
     """
-
-    def __init__(self) -> None:
-        self._following: dict[str, tuple[int, T]] = {}  # by job id: since when it holds this
-
-    def held(
-        self,
-        jobid: str,
-        submit: int | None,
-        end: int | None,
-        recorded: T,
-        by_step: Mapping[str, T],
-        nodes: int | None,
-    ) -> T | None:
-        """What a part held that ended with a resize, None if no record tells.
-
-        The database keeps what slurmctld had, then. `recorded` is the allocation of the record.
-        """
-        names = ("extern", "batch") if nodes == 1 else ("extern",)
-        found = next((kept for name in names if (kept := by_step.get(name))), None)
-        since, following = self._following.pop(jobid, (None, None))
-        if found is None and since is not None and since == submit:
-            found = following
-        if end is not None and found is not None and found != recorded:
-            self._following[jobid] = (end, recorded)
-        return found
+    names = ("extern", "batch") if nodes == 1 else ("extern",)
+    found = next((kept for name in names if (kept := by_step.get(name))), None)
+    since, held = following.pop(jobid, (None, None))
+    if found is None and since is not None and since == submit:
+        found = held
+    if end is not None and found is not None and found != recorded:
+        following[jobid] = (end, recorded)
+    return found
 
 
 def _since_resizes(jobs: Sequence[JobRecord]) -> Sequence[JobRecord]:

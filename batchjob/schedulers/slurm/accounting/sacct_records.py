@@ -26,8 +26,9 @@ from batchjob.schedulers.fields import (
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, run_time
 from batchjob.schedulers.slurm.accounting.exit_codes import parse_exit_pair, sacct_exit
 from batchjob.schedulers.slurm.accounting.queries import (
+    Following,
     ParsedJob,
-    ResizedParts,
+    held_before_resize,
     with_steps,
 )
 from batchjob.schedulers.slurm.accounting.site_accounting import AS_PRINTED, SiteAccounting
@@ -102,7 +103,7 @@ def parse_jobs(
 ) -> Iterator[ParsedJob]:
     """Join each job's row with those of its steps, which follow it."""
     group: list[FieldReader] = []
-    parts: ResizedParts[str] = ResizedParts()
+    following: Following = {}
     for row in rows:
         if isinstance(row, QuarantinedRow):
             yield ParsedJob(None, (row,))
@@ -110,20 +111,20 @@ def parse_jobs(
             group.append(row)
         else:
             if group:
-                yield parse_group(cluster, group, site, parts)
+                yield parse_group(cluster, group, site, following)
             group = [row]
     if group:
-        yield parse_group(cluster, group, site, parts)
+        yield parse_group(cluster, group, site, following)
 
 
 def parse_group(
-    cluster: str, group: Sequence[FieldReader], site: SiteAccounting, parts: ResizedParts[str]
+    cluster: str, group: Sequence[FieldReader], site: SiteAccounting, following: Following
 ) -> ParsedJob:
     """The job of a group: its own row, then its steps' rows."""
     quarantine: list[QuarantinedRow] = []
     job, steps = None, []
     if group[0].values["State"] == "RESIZING":
-        _restore_allocation(group, parts)
+        _restore_allocation(group, following)
     for row in group:
         try:
             jobid, step = _parse_raw_id(row)
@@ -141,11 +142,11 @@ def parse_group(
     return ParsedJob(with_steps(job, steps, site) if job else None, tuple(quarantine))
 
 
-def _restore_allocation(group: Sequence[FieldReader], parts: ResizedParts[str]) -> None:
+def _restore_allocation(group: Sequence[FieldReader], following: Following) -> None:
     job, *steps = group
     by_step = {row.values["JobIDRaw"].partition(".")[2]: row.text("AllocTRES") for row in steps}
-    held = parts.held(
-        job.values["JobIDRaw"], job.get("Submit", epoch), job.get("End", epoch),
+    held = held_before_resize(
+        following, job.values["JobIDRaw"], job.get("Submit", epoch), job.get("End", epoch),
         job.text("AllocTRES"), by_step, job.get("AllocNodes", count),
     )  # fmt: skip
     job.values = {**job.values, "AllocTRES": held or ""}

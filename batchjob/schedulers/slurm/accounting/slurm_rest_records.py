@@ -11,7 +11,7 @@ from typing import Any
 
 from batchjob.schedulers.fields import FieldReader, quarantined_row
 from batchjob.schedulers.slurm.accounting.exit_codes import json_exit
-from batchjob.schedulers.slurm.accounting.queries import ParsedJob, ResizedParts
+from batchjob.schedulers.slurm.accounting.queries import Following, ParsedJob
 from batchjob.schedulers.slurm.accounting.sacct_records import parse_group
 from batchjob.schedulers.slurm.accounting.site_accounting import AS_PRINTED, SiteAccounting
 from batchjob.schedulers.slurm.json_format import (
@@ -31,9 +31,9 @@ def parse_jobs(
 ) -> Iterator[ParsedJob]:
     """The jobs of an answer; raises SlurmJsonError if it is not one."""
     raise_for_errors(document)
-    parts: ResizedParts[str] = ResizedParts()
+    following: Following = {}
     for raw in rows(document, "jobs"):
-        job, bad_rows = parse_group(cluster, _rows(raw), site, parts)
+        job, bad_rows = parse_group(cluster, _rows(raw), site, following)
         reason = "; ".join(row.reason for row in bad_rows)
         jobid = str(raw.get("job_id") or "")
         quarantined = (quarantined_row(source, reason, json.dumps(raw), jobid),) if reason else ()

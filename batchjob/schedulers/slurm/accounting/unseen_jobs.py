@@ -8,7 +8,6 @@ import heapq
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.accounting import Batch, UnfinishedJob, check_vanished, missing_jobids
@@ -24,14 +23,6 @@ from batchjob.schedulers.states import JobState
 log = logging.getLogger(__name__)
 
 
-class LiveJob(NamedTuple):
-    """A job that waits or has started, according to the controller."""
-
-    submit_time: int
-    state: JobState
-    state_word: str
-
-
 @dataclass
 class ReadProgress:
     """What the current call of `WindowSource.read()` has seen so far."""
@@ -39,9 +30,9 @@ class ReadProgress:
     begin: int  # start of the first window of ended jobs
     newest: int  # the latest time stated by Slurm itself
     missing: dict[str, UnfinishedJob]  # unfinished jobs that were in no answer
-    running: dict[str, LiveJob] = field(default_factory=dict)
-    # Waiting jobs whose submit line the controller does not tell.
-    waiting: dict[str, LiveJob] = field(default_factory=dict)
+    # What the controller has of running jobs, and of waiting ones whose submit line it lacks.
+    running: dict[str, JobRecord] = field(default_factory=dict)
+    waiting: dict[str, JobRecord] = field(default_factory=dict)
     overdue: Collection[str] = ()  # ids missing for longer than the overlap
     # Accounting reported the end of a job late, so other ends may have been missed.
     late: bool = False
@@ -90,8 +81,11 @@ class UnseenJobs:
 
         Raises ShrunkenError if most of the jobs known to be unfinished are not in the answer.
         """
-        sample = {jobid: unfinished[jobid] for jobid in _sample_ids(list(unfinished))}
-        found = _job_keys(collect_batch(self._query_by_id(list(sample))))
+        # As many ids as one query may have, evenly taken from all of them.
+        ids = list(unfinished)[:: -(-len(unfinished) // MAX_IDS_PER_QUERY)]
+        sample = {jobid: unfinished[jobid] for jobid in ids}
+        answer = collect_batch(self._query_by_id(ids))
+        found = {(job.jobid, job.submit_time) for job in answer.jobs}
         gone = missing_jobids(sample, found)
         check_vanished(
             self._name, gone, sample, nothing_seen=not found, trust_missing=self._trust_missing
@@ -118,7 +112,11 @@ class UnseenJobs:
         batch = collect_batch(self._query_by_id(queried))
         self._described.update(job.jobid for job in batch.jobs if job.jobid in progress.waiting)
         missing = {jobid: progress.missing[jobid] for jobid in queried if jobid in progress.missing}
-        found = {job.jobid: job for job in batch.jobs if _is_unfinished(job, missing)}
+        found = {
+            job.jobid: job
+            for job in batch.jobs
+            if job.jobid in missing and missing[job.jobid].submit_time == job.submit_time
+        }
         gone = tuple(jobid for jobid in missing if jobid not in found and jobid in self.overdue)
         queried_share = len(missing) / (len(progress.missing) or 1)
         gone = check_vanished(
@@ -180,7 +178,7 @@ class UnseenJobs:
         )
 
 
-def _with_details(job: JobRecord, live: LiveJob) -> JobRecord:
+def _with_details(job: JobRecord, live: JobRecord) -> JobRecord:
     """What only accounting has of a job that the controller knows: how it was submitted, its steps.
 
     Of a job that waits, the controller has the request.
@@ -197,17 +195,3 @@ def _with_details(job: JobRecord, live: LiveJob) -> JobRecord:
         requested_gpus=job.requested_gpus, requested_nodes=job.requested_nodes,
         requested_resources=job.requested_resources, steps=job.steps,
     )  # fmt: skip
-
-
-def _is_unfinished(job: JobRecord, unfinished: Mapping[str, UnfinishedJob]) -> bool:
-    other = unfinished.get(job.jobid)
-    return other is not None and other.submit_time == job.submit_time
-
-
-def _sample_ids(jobids: Sequence[str]) -> Sequence[str]:
-    """As many ids as one query may have, evenly taken from all of them."""
-    return jobids[:: -(-len(jobids) // MAX_IDS_PER_QUERY)]
-
-
-def _job_keys(batch: Batch) -> set[tuple[str, int]]:
-    return {(job.jobid, job.submit_time) for job in batch.jobs}

@@ -32,7 +32,7 @@ from batchjob.schedulers.slurm.accounting.queries import (
     without_uncertain,
 )
 from batchjob.schedulers.slurm.accounting.site_accounting import SiteAccounting
-from batchjob.schedulers.slurm.accounting.unseen_jobs import LiveJob, ReadProgress, UnseenJobs
+from batchjob.schedulers.slurm.accounting.unseen_jobs import ReadProgress, UnseenJobs
 from batchjob.schedulers.states import JobState
 
 log = logging.getLogger(__name__)
@@ -306,11 +306,10 @@ class WindowSource(ABC):
                 progress.missing.pop(job.jobid, None)
                 if job.end_time is not None:
                     continue
-                seen = LiveJob(job.submit_time, job.state, job.state_word)
                 if job.start_time is not None:
-                    progress.running[job.jobid] = seen
+                    progress.running[job.jobid] = job
                 elif not job.submit_line:
-                    progress.waiting[job.jobid] = seen
+                    progress.waiting[job.jobid] = job
             yield batch._replace(jobs=live)
 
     def _read_window(
