@@ -17,7 +17,7 @@ from batchjob.schedulers.lsf.accounting import bjobs, lsb_acct, lsb_stream
 from batchjob.schedulers.lsf.accounting.event_records import split_words
 from batchjob.schedulers.pbs.accounting import qstat
 from batchjob.schedulers.pbs.accounting.log_line import parse_line
-from batchjob.schedulers.pbs.accounting.log_replay import LogMemory, PbsLogReplay
+from batchjob.schedulers.pbs.accounting.log_replay import PbsLogReplay
 from batchjob.schedulers.pbs.accounting.records import RecordOptions
 from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs
 from batchjob.schedulers.records import NodeShare, merge_records
@@ -103,7 +103,7 @@ def pbs_log(life):
         used = f"resources_used.walltime={clock(life.told)} resources_used.cput=00:00:10"
         end = f"{start} session=5 end={BEGIN + life.end} Exit_status={life.pbs_status} {used}"
         lines += log_line(BEGIN + life.end, "E", jobid, end)
-    replay = PbsLogReplay(RecordOptions("c1", "pbs_log"), {}, LogMemory({}, {}, {}))
+    replay = PbsLogReplay(RecordOptions("c1", "pbs_log"))
     record = None
     for line in lines.splitlines():
         for each in replay.records(parse_line(line, UTC, 0)):
@@ -414,7 +414,7 @@ def pbs_log_so_far(moment):
         lines += log_line(BEGIN + 660, "z", "7.srv")
     if moment.suspended:
         lines += log_line(NOW, "r", "7.srv")
-    replay, record = PbsLogReplay(RecordOptions("c1", "pbs_log"), {}, LogMemory({}, {}, {})), None
+    replay, record = PbsLogReplay(RecordOptions("c1", "pbs_log")), None
     for line in lines.splitlines():
         for each in replay.records(parse_line(line, UTC, 0)):
             record = each if record is None else merge_records(record, each)
@@ -497,7 +497,7 @@ def pbs_phases():
         + log_line(BEGIN + 660, "c", "7.srv", f"{job} {one}")
         + log_line(BEGIN + 3660, "E", "7.srv", f"{job} {both} {end}")
     )
-    replay, record = PbsLogReplay(RecordOptions("c1", "pbs_log"), {}, LogMemory({}, {}, {})), None
+    replay, record = PbsLogReplay(RecordOptions("c1", "pbs_log")), None
     for line in lines.splitlines():
         for each in replay.records(parse_line(line, UTC, 0)):
             record = each if record is None else merge_records(record, each)

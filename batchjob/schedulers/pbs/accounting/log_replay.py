@@ -10,8 +10,12 @@ from typing import Any, NamedTuple
 
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, epoch, integer, sanitize_text
-from batchjob.schedulers.pbs.accounting.arrays import Array, array_id_of, find_array
-from batchjob.schedulers.pbs.accounting.log_line import PbsLogRecord
+from batchjob.schedulers.pbs.accounting.log_line import (
+    Array,
+    PbsLogRecord,
+    array_id_of,
+    find_array,
+)
 from batchjob.schedulers.pbs.accounting.records import (
     NOT_LOGGED,
     RecordOptions,
@@ -41,42 +45,31 @@ class EndedRun(NamedTuple):
     end_not_logged: bool  # the next run began before its end was logged
 
 
-class LogMemory(NamedTuple):
-    """What later lines need of earlier ones and the database does not have."""
-
-    ended_runs: dict[str, EndedRun]
-    arrays: dict[str, Array]  # by their ids
-    deleted: dict[str, int]  # when the deletion of running jobs was logged
-
-    def clear(self) -> None:
-        for part in self:
-            part.clear()
-
-
 class PbsLogReplay:
-    """Turns lines into records, with knowledge of the unfinished jobs.
+    """Turns lines into records, with knowledge of the unfinished jobs and of earlier lines.
 
     Arrays whose first lines were read before a restart are looked up in `files`.
     """
 
-    def __init__(
-        self,
-        options: RecordOptions,
-        unfinished: dict[str, UnfinishedJob],
-        memory: LogMemory,
-        files: Sequence[Path] = (),
-    ) -> None:
+    def __init__(self, options: RecordOptions) -> None:
+        self.files: Sequence[Path] = ()
+        self.unfinished: dict[str, UnfinishedJob] = {}
+        self.deleted: dict[str, int] = {}  # when the deletion of running jobs was logged
         self._options = options
-        self._files = files
-        self._unfinished = unfinished
-        self._ended_runs, self._arrays, self._deleted = memory
+        self._ended_runs: dict[str, EndedRun] = {}
+        self._arrays: dict[str, Array] = {}  # by their ids
+
+    def forget_lines(self, deleted: Mapping[str, int]) -> None:
+        """Forget what earlier lines said, but for these deletions."""
+        self._ended_runs, self._arrays, self.deleted = {}, {}, dict(deleted)
 
     def records(self, line: PbsLogRecord) -> list[JobRecord]:
         """The records of a line; none for reservations, licences and arrays."""
         handler = RECORD_TYPES.get(line.record_type, "")
         if isinstance(handler, str):
             return []
-        if parse_job_id(line.jobid).is_array:
+        array_jobid, task = parse_job_id(line.jobid)
+        if array_jobid and task is None:
             return self._on_array(line)
         if line.record_type in "SER" and (array := self._arrays.get(array_id_of(line.jobid))):
             array.begun.add(line.jobid)
@@ -85,10 +78,10 @@ class PbsLogReplay:
     def unfinished_after_deletion(self, now: float) -> list[JobRecord]:
         """The ends of jobs whose deletion was logged, but no end: their nodes had lost them."""
         records = []
-        for jobid, at in list(self._deleted.items()):
+        for jobid, at in list(self.deleted.items()):
             if now - at > _DELETION_DAYS * 86400:
-                del self._deleted[jobid]
-            if now - at > _DELETION_SECONDS and (job := self._unfinished.pop(jobid, None)):
+                del self.deleted[jobid]
+            if now - at > _DELETION_SECONDS and (job := self.unfinished.pop(jobid, None)):
                 ended = EndedRun(job.submit_time, job.run, job.start_time or at, at, False)
                 _remember(self._ended_runs, jobid, ended)
                 record = self._partial_record(jobid, job, JobState.CANCELLED, "D")
@@ -116,13 +109,13 @@ class PbsLogReplay:
     def _know(self, record: JobRecord) -> JobRecord:
         """Remember the record of an unfinished run, and return it."""
         values = {name: getattr(record, name) for name in UnfinishedJob._fields}
-        known = self._unfinished.get(record.jobid)
+        known = self.unfinished.get(record.jobid)
         if known and (known.submit_time, known.run) == (record.submit_time, record.run):
             dropped = dropped_values(known.state, record.state)
             for name, value in values.items():
                 if value is None and name not in dropped:
                     values[name] = getattr(known, name)
-        self._unfinished[record.jobid] = UnfinishedJob(**values)
+        self.unfinished[record.jobid] = UnfinishedJob(**values)
         return record
 
     def _run_number(self, line: PbsLogRecord) -> int:
@@ -140,7 +133,7 @@ class PbsLogReplay:
 
     def _find_unfinished(self, line: PbsLogRecord) -> UnfinishedJob | None:
         """The unfinished job of a line, unless it is an earlier job with the same id."""
-        job = self._unfinished.get(line.jobid)
+        job = self.unfinished.get(line.jobid)
         return job if job and _is_of(line, job.submit_time) else None
 
     def _find_ended_run(self, line: PbsLogRecord, before: int | None) -> EndedRun | None:
@@ -221,12 +214,12 @@ class PbsLogReplay:
 
     def _on_ended(self, line: PbsLogRecord) -> list[JobRecord]:
         job, run = self._find_unfinished(line), self._run_number(line)
-        deleted = self._deleted.pop(line.jobid, None) is not None
+        deleted = self.deleted.pop(line.jobid, None) is not None
         state = end_state(line.row, deleted=deleted)
         if state is JobState.UNKNOWN:
             line.row.parse_errors.append("Exit_status is missing")
         record = self._job_record(line, run, state, "F", _suspended(job, line))
-        self._unfinished.pop(line.jobid, None)
+        self.unfinished.pop(line.jobid, None)
         return [self._remember_ended(_keep_allocation(record, job, line), line)]
 
     def _on_rerun(self, line: PbsLogRecord) -> list[JobRecord]:
@@ -239,14 +232,14 @@ class PbsLogReplay:
             end, elapsed = line.timestamp, line.timestamp - ended.start_time
             return [record._replace(end_time=end, elapsed_seconds=elapsed, reason="rerun")]
         job = self._find_unfinished(line)
-        self._deleted.pop(line.jobid, None)
+        self.deleted.pop(line.jobid, None)
         if "ctime" not in line.row.values and job:  # Torque logs only the id
             ended_record = self._partial_record(line.jobid, job, JobState.REQUEUED, "R")
             if job.start_time:
                 elapsed = max(0, line.timestamp - job.start_time)
                 ended_record = ended_record._replace(elapsed_seconds=elapsed)
             next_run = UnfinishedJob(job.submit_time, job.run + 1, None)
-            self._unfinished[line.jobid] = next_run
+            self.unfinished[line.jobid] = next_run
             ended_record = self._remember_ended(ended_record, line, job.start_time)
             return [ended_record, self._partial_record(line.jobid, next_run, JobState.PENDING, "Q")]
         run, waiting = self._run_number(line), _waiting(line)
@@ -268,17 +261,17 @@ class PbsLogReplay:
         if job is None:
             return self._on_deleted_subjob(line, cancelled_by)
         if job.start_time:
-            self._deleted[line.jobid] = line.timestamp
+            self.deleted[line.jobid] = line.timestamp
             state = JobState(job.state or JobState.RUNNING)
             record = self._partial_record(line.jobid, job, state, "R")
             return [record._replace(cancelled_by=cancelled_by)]
-        del self._unfinished[line.jobid]
+        del self.unfinished[line.jobid]
         ended = self._partial_record(line.jobid, job, JobState.CANCELLED, "D")
         return [self._remember_ended(ended._replace(cancelled_by=cancelled_by), line)]
 
     def _find_array(self, array_id: str, deleted: str) -> Array:
         if array_id not in self._arrays:
-            _remember(self._arrays, array_id, find_array(self._files, array_id, deleted))
+            _remember(self._arrays, array_id, find_array(self.files, array_id, deleted))
         return self._arrays[array_id]
 
     def _on_array(self, line: PbsLogRecord) -> list[JobRecord]:
@@ -294,7 +287,7 @@ class PbsLogReplay:
         waiting = set(self._find_array(line.jobid, "").waiting(line.jobid))
         waiting |= {
             jobid
-            for jobid, job in self._unfinished.items()
+            for jobid, job in self.unfinished.items()
             if not job.start_time and array_id_of(jobid) == line.jobid
         }
         records = []
@@ -316,8 +309,8 @@ class PbsLogReplay:
         return [self._remember_ended(ended._replace(cancelled_by=cancelled_by), line)]
 
     def _on_aborted_or_moved(self, line: PbsLogRecord) -> list[JobRecord]:
-        job = self._unfinished.pop(line.jobid, None)
-        self._deleted.pop(line.jobid, None)
+        job = self.unfinished.pop(line.jobid, None)
+        self.deleted.pop(line.jobid, None)
         if job is None:
             return []
         state = JobState.MOVED if line.record_type == "M" else JobState.CANCELLED

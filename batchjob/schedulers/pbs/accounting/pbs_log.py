@@ -1,5 +1,6 @@
 """PBS' and Torque's accounting logs, one file per day, followed as they grow."""
 
+import contextlib
 import json
 import logging
 import re
@@ -7,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from batchjob.runtime.settings import option
@@ -30,7 +30,7 @@ from batchjob.schedulers.log_follower import (
     watermark_since,
 )
 from batchjob.schedulers.pbs.accounting.log_line import parse_line, zone_error
-from batchjob.schedulers.pbs.accounting.log_replay import LogMemory, PbsLogReplay
+from batchjob.schedulers.pbs.accounting.log_replay import PbsLogReplay
 from batchjob.schedulers.pbs.accounting.qstat import FINISHED, finished_record
 from batchjob.schedulers.pbs.accounting.records import (
     ACCOUNTS,
@@ -94,7 +94,7 @@ class PbsLog:
         self._zone = ZoneInfo(options.time_zone) if options.time_zone else None
         gpu_resources = gpu_resources_of(options.gpu_resources)
         self._record_options = RecordOptions(cluster, _SOURCE, options.account, gpu_resources)
-        self._memory = LogMemory({}, {}, {})
+        self._replay = PbsLogReplay(self._record_options)
         self._watermark = ""
         self._queue_time = 0.0  # when the queue was asked last
         self._queue_fails = False
@@ -107,17 +107,15 @@ class PbsLog:
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         lost, unknown = self._ask_queue(unfinished)
-        known = dict(unfinished)
-        files = self._files()
-        replay = PbsLogReplay(self._record_options, known, self._memory, files)
-        state = _parse_state(watermark)
+        replay, known, files = self._replay, dict(unfinished), self._files()
+        replay.unfinished, replay.files = known, files
+        last_timestamp, ahead, deleted = _parse_state(watermark)
         if watermark != self._watermark:  # starts elsewhere, perhaps before the remembered runs
-            self._memory.clear()
-            self._memory.deleted.update(state.deleted)
-        last_timestamp, ahead = state.last_timestamp, state.zone_error
+            replay.forget_lines(deleted)
         for chunk in follow(files, watermark):
             records: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
+            was_ahead = ahead
             for index, raw in enumerate(chunk.lines, 1):
                 text = raw.decode("utf-8", "backslashreplace")
                 if chunk.is_cut and index == len(chunk.lines):  # its last value may be cut as well
@@ -133,10 +131,9 @@ class PbsLog:
                     problems = [*problems, row_problem(error)]
                 if problems:
                     quarantine.append(quarantined_row(_SOURCE, "; ".join(problems), text))
-            if ahead != state.zone_error:
+            if ahead != was_ahead:
                 log.warning("stamps in %s are %+d s off; set time-zone", self._options.path, ahead)
-            state = _State(last_timestamp, self._memory.deleted, ahead)
-            self._watermark = _add_state(chunk.watermark, state)
+            self._watermark = _add_state(chunk.watermark, last_timestamp, ahead, replay.deleted)
             covered = last_timestamp - ahead
             yield Batch(merge_by_key(records), tuple(quarantine), self._watermark, covered)
         ended = replay.unfinished_after_deletion(self._clock())
@@ -144,20 +141,17 @@ class PbsLog:
         ended += [job for job in lost if known.get(job.jobid) == unfinished.get(job.jobid)]
         vanished = [jobid for jobid in unknown if known.get(jobid) == unfinished[jobid]]
         if ended or vanished:
-            state = state._replace(deleted=self._memory.deleted)
-            self._watermark = _add_state(self._watermark, state)
+            self._watermark = _add_state(self._watermark, last_timestamp, ahead, replay.deleted)
             covered = last_timestamp - ahead
             yield Batch(merge_by_key(ended), (), self._watermark, covered, tuple(vanished))
 
     def _ask_queue(self, unfinished: Mapping[str, UnfinishedJob]) -> _LostJobs:
-        """See find_lost_jobs(); the queue is asked once an hour."""
+        """The lost jobs; the queue is asked for them once an hour."""
         if not self._options.qstat or self._clock() - self._queue_time < _QUEUE_SECONDS:
             return (), ()
         self._queue_time = self._clock()
         try:
-            found = find_lost_jobs(
-                self._options, self._options.qstat, self._record_options, unfinished
-            )
+            found = self._find_lost_jobs(unfinished)
         except SchedulerError as error:
             if not self._queue_fails:
                 log.warning("running jobs are not compared with PBS' queue: %s", error)
@@ -165,6 +159,48 @@ class PbsLog:
             return (), ()
         self._queue_fails = False
         return found
+
+    def _find_lost_jobs(self, unfinished: Mapping[str, UnfinishedJob]) -> _LostJobs:
+        """The ends, by PBS' history, of running jobs that PBS no longer runs, and unknown job ids.
+
+        Their end was not logged, or the log is lost. The history is queried only if there are any.
+        Raises SchedulerError.
+        """
+        jobs = with_jobids_like(unfinished, JOB_ID)
+        running = {jobid: job for jobid, job in jobs.items() if job.start_time}
+        if not running:
+            return (), ()
+        queue = query_qstat(self._options, self._options.qstat)
+        missing = {jobid: job for jobid, job in running.items() if not _is_live(queue.get(jobid))}
+        if not missing:
+            return (), ()
+        history = self._query_history()
+        ended, unknown = [], []
+        for jobid, job in missing.items():
+            attributes = history.get(jobid)
+            if attributes == {}:  # its id stands twice: nothing is known of it
+                continue
+            if attributes is None or attributes.get("ctime") != str(job.submit_time):
+                unknown.append(jobid)
+            elif not _is_live(attributes):
+                row = FieldReader(dict(attributes))
+                with contextlib.suppress(RowError):
+                    record = finished_record(self._record_options, jobid, row)
+                    ended.append(record._replace(run=job.run))
+        gone = check_vanished(
+            _SOURCE, tuple(unknown), running, nothing_seen=not (queue or history),
+            trust_missing=False,
+        )  # fmt: skip
+        return ended, gone
+
+    def _query_history(self) -> Mapping[str, Mapping[str, str]]:
+        """Jobs that have ended as well; none of a server that keeps no history, as by default."""
+        try:
+            return query_qstat(self._options, self._options.qstat, "-x")
+        except SchedulerError as error:
+            if "history" not in str(error):
+                raise
+            return {}
 
     def _files(self) -> list[Path]:
         """The logs by day; their names sort by day."""
@@ -175,77 +211,24 @@ class PbsLog:
         return sorted(path for path in names if _DAY.fullmatch(path.name))
 
 
-class _State(NamedTuple):
-    """What a watermark says besides the position."""
+def _parse_state(watermark: str) -> tuple[int, int, Mapping[str, int]]:
+    """What a watermark says besides the position.
 
-    last_timestamp: int = 0  # of the line before it; needed in the hour that occurs twice
-    deleted: Mapping[str, int] = {}
-    zone_error: int = 0  # seconds
-
-
-def _parse_state(watermark: str) -> _State:
+    The stamp of the line before it, which is needed in the hour that occurs twice, the seconds by
+    which stamps are ahead, and the deletions that were logged.
+    """
     try:
         found = parse_watermark(watermark)
         ahead = int(found.get("zone_error", 0))
-        return _State(int(found.get("at", 0)), dict(found.get("deleted", {})), ahead)
+        return int(found.get("at", 0)), ahead, dict(found.get("deleted", {}))
     except (ValueError, TypeError):
-        return _State()
+        return 0, 0, {}
 
 
-def _add_state(watermark: str, state: _State) -> str:
-    parts = {"deleted": state.deleted, "zone_error": state.zone_error}
+def _add_state(watermark: str, last_timestamp: int, ahead: int, deleted: Mapping[str, int]) -> str:
+    parts = {"deleted": deleted, "zone_error": ahead}
     added = {name: part for name, part in parts.items() if part}
-    return json.dumps(parse_watermark(watermark) | {"at": state.last_timestamp} | added)
-
-
-def find_lost_jobs(
-    options: CommandOptions,
-    qstat: str,
-    record_options: RecordOptions,
-    unfinished: Mapping[str, UnfinishedJob],
-) -> _LostJobs:
-    """The ends, by PBS' history, of running jobs that PBS no longer runs, and unknown job ids.
-
-    Their end was not logged, or the log is lost. The history is queried only if there are any.
-    Raises SchedulerError.
-    """
-    jobs = with_jobids_like(unfinished, JOB_ID)
-    running = {jobid: job for jobid, job in jobs.items() if job.start_time}
-    if not running:
-        return (), ()
-    queue = query_qstat(options, qstat)
-    missing = {jobid: job for jobid, job in running.items() if not _is_live(queue.get(jobid))}
-    if not missing:
-        return (), ()
-    history = _query_history(options, qstat)
-    ended, unknown = [], []
-    for jobid, job in missing.items():
-        attributes = history.get(jobid)
-        if attributes == {}:  # its id stands twice: nothing is known of it
-            continue
-        if attributes is None or attributes.get("ctime") != str(job.submit_time):
-            unknown.append(jobid)
-        elif not _is_live(attributes):
-            try:
-                record = finished_record(record_options, jobid, FieldReader(dict(attributes)))
-            except RowError:
-                continue
-            ended.append(record._replace(run=job.run))
-    gone = check_vanished(
-        record_options.source, tuple(unknown), running, nothing_seen=not (queue or history),
-        trust_missing=False,
-    )  # fmt: skip
-    return ended, gone
-
-
-def _query_history(options: CommandOptions, qstat: str) -> Mapping[str, Mapping[str, str]]:
-    """Jobs that have ended as well; none of a server that keeps no history, as by default."""
-    try:
-        return query_qstat(options, qstat, "-x")
-    except SchedulerError as error:
-        if "history" not in str(error):
-            raise
-        return {}
+    return json.dumps(parse_watermark(watermark) | {"at": last_timestamp} | added)
 
 
 def _is_live(attributes: Mapping[str, str] | None) -> bool:

@@ -95,7 +95,8 @@ class Qstat(SnapshotSource):
         """See SnapshotSource; arrays are known by their sub-jobs."""
         if not row.values:
             raise RowError("the job's id stands twice")
-        if parse_job_id(jobid).is_array:
+        array_jobid, task = parse_job_id(jobid)
+        if array_jobid and task is None:
             return ()
         shown = FieldReader(row.values)
         if row.text("job_state") in FINISHED:

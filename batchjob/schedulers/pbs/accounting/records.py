@@ -42,24 +42,17 @@ def gpu_resources_of(site: str) -> tuple[str, ...]:
 JOB_ID = re.compile(r"(\d+)(?:\[(\d*)\]|-(\d+))?(?:\.\S+)?", re.ASCII)
 
 
-class JobId(NamedTuple):
-    """A parsed job id; `task` None: not part of an array; `parent`: the array itself."""
+def parse_job_id(text: str) -> tuple[str, int | None]:
+    """Array and task of `2[3].pbs01` or Torque's `2-3.srv`; raises RowError.
 
-    array_jobid: str
-    task: int | None
-    is_array: bool
-
-
-def parse_job_id(text: str) -> JobId:
-    """Parse `101.pbs01`, `2[3].pbs01`, `2[].pbs01` or Torque's `2-3.srv`; raises RowError."""
+    `2[].pbs01`, the array itself, has no task, and `101.pbs01` neither.
+    """
     match = JOB_ID.fullmatch(text)
     if not match:
         raise RowError(f"expected a job id such as 101.server, got {text[:40]!r}")
     number, index, old = match.groups()
-    part = index if index is not None else old
-    if part is None:
-        return JobId("", None, is_array=False)
-    return JobId(number, int(part) if part else None, is_array=part == "")
+    task = index or old
+    return "" if index is None and old is None else number, int(task) if task else None
 
 
 class RecordOptions(NamedTuple):
@@ -80,7 +73,7 @@ def job_record(
     Log and qstat state the id, the run and its state besides; `suspended_seconds`: None: not known.
     """
     status = row.get("Exit_status", integer)
-    parsed_id = parse_job_id(jobid)
+    array_jobid, task = parse_job_id(jobid)
     start, end = row.get("start", epoch), row.get("end", epoch)
     nodes = _node_shares(row, options.gpu_resources)
     requested_gpus = _requested_gpus(row, options.gpu_resources)
@@ -131,8 +124,8 @@ def job_record(
         allocated_resources=row.text("exec_vnode"),
         node_list=row.text("exec_host"),
         nodes=nodes,
-        array_jobid=parsed_id.array_jobid,
-        array_index=parsed_id.task,
+        array_jobid=array_jobid,
+        array_index=task,
         dependencies=row.text("depend"),
         cpu_seconds=cpu_seconds,
         peak_memory_bytes=row.get("resources_used.mem", size_bytes),

@@ -10,7 +10,7 @@ from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import FieldReader
 from batchjob.schedulers.pbs.accounting import pbs_log, qstat
 from batchjob.schedulers.pbs.accounting.log_line import parse_line
-from batchjob.schedulers.pbs.accounting.log_replay import LogMemory, PbsLogReplay
+from batchjob.schedulers.pbs.accounting.log_replay import PbsLogReplay
 from batchjob.schedulers.pbs.accounting.pbs_log import PbsLog
 from batchjob.schedulers.pbs.accounting.qstat import Qstat, QstatOptions
 from batchjob.schedulers.pbs.accounting.records import RecordOptions
@@ -418,7 +418,7 @@ def test_a_minute_of_refused_starts_is_one_record():
         start = f"user=a ctime={begin} start={at} exec_host=n1/0 exec_vnode=(n1:ncpus=1)"
         text += log_line(at, "S", "7.s", start)
         text += log_line(at, "R", "7.s", f"{start} session=0 end={at} Exit_status=-3")
-    replay = PbsLogReplay(RecordOptions("c1", "pbs_log"), {}, LogMemory({}, {}, {}))
+    replay = PbsLogReplay(RecordOptions("c1", "pbs_log"))
     records = []
     for each in text.splitlines():
         records += replay.records(parse_line(each, UTC, 0))
