@@ -35,18 +35,16 @@ class CommandOutputError(SchedulerError):
 class CommandFailedError(SchedulerError):
     """The program ended with an exit status other than 0."""
 
-    def __init__(self, message: str, status: int, answer: "CompletedCommand") -> None:
+    def __init__(self, message: str, answer: "CompletedCommand") -> None:
         super().__init__(message)
-        self.status = status
         self.answer = answer
 
 
 class CompletedCommand(NamedTuple):
-    """The output of a program, and how long it took."""
+    """The output of a program."""
 
     stdout: bytes
     stderr: bytes
-    seconds: float
 
 
 OUTPUT_LIMIT = 512 * 1024 * 1024
@@ -105,11 +103,9 @@ def call(
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
             pipe.close()
-    answer = CompletedCommand(stdout, stderr, time.monotonic() - started)
+    answer = CompletedCommand(stdout, stderr)
     if process.returncode != 0:
-        raise CommandFailedError(
-            _failure_message(argv[0], process.returncode, answer), process.returncode, answer
-        )
+        raise CommandFailedError(_failure_message(argv[0], process.returncode, answer), answer)
     return answer
 
 

@@ -17,10 +17,6 @@ class SourceError(SchedulerError):
     """The source could not be read, or its answer is not plausible; none of it may be used."""
 
 
-class ShrunkenError(SourceError):
-    """So many expected jobs are missing from the answer that it must be wrong."""
-
-
 class UnfinishedJob(NamedTuple):
     """A job that has not ended according to the database."""
 
@@ -195,7 +191,7 @@ def check_vanished(
     trust_missing: bool,
     queried_share: float = 1.0,
 ) -> tuple[str, ...]:
-    """Return `gone` if it is credible; raises ShrunkenError if too many jobs are gone.
+    """Return `gone` if it is credible; raises SourceError if too many jobs are gone.
 
     Jobs vanish one by one. If many vanish at once, or the answer has no job at all, the cause is a
     revoked right, another cluster's database, or a server that lost its own. If the scheduler was
@@ -204,7 +200,7 @@ def check_vanished(
     number = round(len(gone) / queried_share) if gone else 0
     too_many = number > _CREDIBLE_COUNT and number > _CREDIBLE_SHARE * len(unfinished)
     if gone and (too_many or nothing_seen) and not trust_missing:
-        raise ShrunkenError(
+        raise SourceError(
             f"{source}: {number} of {len(unfinished)} unfinished jobs are missing from the "
             f"answer (such as {gone[0]}); check that all jobs are still visible. If they are "
             "really gone, set"

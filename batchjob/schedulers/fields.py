@@ -132,10 +132,6 @@ def clock_duration(text: str) -> float:
     return int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds)
 
 
-class HostListError(ValueError):
-    """Not a host list, or one with more hosts than the limit."""
-
-
 class HostShare(NamedTuple):
     """A job's share of one host; None for what the list does not state."""
 
@@ -163,7 +159,7 @@ def sum_by_host(parts: Iterable[tuple[str, HostShare]]) -> dict[str, HostShare]:
 
 
 def parse_host_list_number(text: str, host_list: str) -> int:
-    """Parse a number in a host list; raises HostListError."""
+    """Parse a number in a host list; raises ValueError."""
     if text.isascii() and text.isdigit():
         return int(text)
-    raise HostListError(f"expected a number, got {text[:20]!r} in {host_list[:80]!r}")
+    raise ValueError(f"expected a number, got {text[:20]!r} in {host_list[:80]!r}")

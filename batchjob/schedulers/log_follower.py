@@ -29,12 +29,6 @@ class Chunk(NamedTuple):
     is_cut: bool = False  # the file ends within the last line
 
 
-class _Position(NamedTuple):
-    inode: int
-    offset: int
-    head: str
-
-
 def watermark_since(since: int) -> str:
     """The watermark that starts with the files changed since a time (epoch seconds)."""
     return json.dumps({"since": since})
@@ -53,13 +47,12 @@ def follow(
     """
     if not files:
         raise SourceError("no log file to read")
-    unread, position = _unread_files(files, parse_watermark(watermark))
+    unread, offset = _unread_files(files, parse_watermark(watermark))
     for index, path in enumerate(unread):
         last = index == len(unread) - 1
         try:
             with path.open("rb") as file:
-                offset = position.offset if position is not None and index == 0 else 0
-                yield from _read_chunks(file, offset, begins_record, last=last)
+                yield from _read_chunks(file, 0 if index else offset, begins_record, last=last)
         except FileNotFoundError:
             # The file was renamed in the meantime. The last watermark still finds it.
             return
@@ -67,35 +60,26 @@ def follow(
             raise SourceError(f"{path}: {error.strerror}") from error
 
 
-def _unread_files(
-    files: Sequence[Path], state: dict[str, Any]
-) -> tuple[list[Path], _Position | None]:
+def _unread_files(files: Sequence[Path], state: dict[str, Any]) -> tuple[list[Path], int]:
     """The files that have not been read yet, and the offset in the first of them."""
     try:
         if "since" in state:
             changed = [path for path in files if path.stat().st_mtime >= state["since"]]
-            return changed or list(files[-1:]), None
-        position = _Position(int(state["inode"]), int(state["offset"]), str(state["head"]))
-        same_inode = [path.stat().st_ino == position.inode for path in files]
+            return changed or list(files[-1:]), 0
+        inode, offset, head = int(state["inode"]), int(state["offset"]), str(state["head"])
+        same_inode = [path.stat().st_ino == inode for path in files]
         for index in sorted(range(len(files)), key=lambda candidate: not same_inode[candidate]):
             # The copy of a file that was then truncated has a different inode.
-            if (same_inode[index] or position.offset >= _HEAD_BYTES) and _has_same_head(
-                files[index], position
-            ):
-                return list(files[index:]), position
+            if same_inode[index] or offset >= _HEAD_BYTES:
+                with files[index].open("rb") as file:
+                    is_long_enough = os.fstat(file.fileno()).st_size >= offset
+                    if is_long_enough and _head_digest(file, offset) == head:
+                        return list(files[index:]), offset
     except (KeyError, ValueError, TypeError) as error:
         raise SourceError(f"not a watermark of a log: {json.dumps(state)[:80]}") from error
     except OSError as error:
         raise SourceError(f"{error.filename}: {error.strerror}") from error
-    return list(files), None
-
-
-def _has_same_head(path: Path, position: _Position) -> bool:
-    """Whether the file begins like the file of the watermark."""
-    with path.open("rb") as file:
-        return os.fstat(file.fileno()).st_size >= position.offset and (
-            _head_digest(file, position.offset) == position.head
-        )
+    return list(files), 0
 
 
 def parse_watermark(watermark: str) -> dict[str, Any]:
@@ -135,7 +119,7 @@ def _read_chunks(
 
 
 def _format_watermark(file: BinaryIO, inode: int, offset: int) -> str:
-    return json.dumps(_Position(inode, offset, _head_digest(file, offset))._asdict())
+    return json.dumps({"inode": inode, "offset": offset, "head": _head_digest(file, offset)})
 
 
 NO_PATH = "path is missing; expected a file or directory to read"

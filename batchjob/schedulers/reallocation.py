@@ -1,6 +1,5 @@
 """What a job held, whose allocation changes while it runs."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from batchjob.schedulers.accounting import UnfinishedJob
@@ -16,13 +15,12 @@ _AMOUNTS = {
 
 def returned(known: UnfinishedJob, record: JobRecord, until: float) -> Reallocation:
     """CPUs, memory and GPUs that the job held, and does not with its new allocation."""
-    return Reallocation(until, *_differences(known, record))
-
-
-def _differences(known: UnfinishedJob, record: JobRecord) -> Iterator[Any]:
-    for allocated in _AMOUNTS.values():
-        before, now = getattr(known, allocated), getattr(record, allocated)
-        yield None if before is None and now is None else (before or 0) - (now or 0)
+    amounts = [(getattr(known, name), getattr(record, name)) for name in _AMOUNTS.values()]
+    differences: list[Any] = [
+        None if before is None and now is None else (before or 0) - (now or 0)
+        for before, now in amounts
+    ]
+    return Reallocation(until, *differences)
 
 
 def held_before(known: UnfinishedJob, change: Reallocation) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import json
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,7 @@ class SnapshotSource(ABC):
         return str(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
+        """See AccountingSource; raises SourceError as well."""
         now = int(self._clock())
         unfinished = with_jobids_like(unfinished, self.jobid_pattern)
         records: list[JobRecord] = []
@@ -86,29 +87,17 @@ class SnapshotSource(ABC):
                     quarantined_row(self.name, "; ".join(problems), json.dumps(raw), jobid)
                 )
         missing = {jobid: job for jobid, job in unfinished.items() if jobid not in unreadable}
-        gone = self._vanished_jobids(records, watermark, missing, now)
-        for at in range(0, len(records), _BATCH):
-            yield Batch(merge_by_key(records[at : at + _BATCH]), (), watermark, now)
-        yield Batch((), tuple(quarantine), str(now), now, gone)
-
-    def _vanished_jobids(
-        self,
-        records: Sequence[JobRecord],
-        watermark: str,
-        unfinished: Mapping[str, UnfinishedJob],
-        now: int,
-    ) -> tuple[str, ...]:
-        """Ids of unfinished jobs that the scheduler no longer knows; raises ShrunkenError.
-
-        If the last reading is longer ago than the scheduler keeps ended jobs, all unfinished jobs
-        may be missing because they have ended.
-        """
         listed = {(record.jobid, record.submit_time) for record in records}
+        # If the last reading is longer ago than the scheduler keeps ended jobs, all unfinished jobs
+        # may be missing because they have ended.
         history_exceeded = now - parse_epoch_watermark(self.name, watermark) > self._history_seconds
-        return check_vanished(
+        gone = check_vanished(
             self.name,
-            missing_jobids(unfinished, listed),
-            unfinished,
+            missing_jobids(missing, listed),
+            missing,
             nothing_seen=not listed,
             trust_missing=self._trust_missing or history_exceeded,
         )
+        for at in range(0, len(records), _BATCH):
+            yield Batch(merge_by_key(records[at : at + _BATCH]), (), watermark, now)
+        yield Batch((), tuple(quarantine), str(now), now, gone)

@@ -49,8 +49,8 @@ class SimulatedQueue:
         """Stands for `batchjob.runtime.subprocesses.run`."""
         del options, variables
         if self.down:
-            failed = CompletedCommand(b"", b"Connection refused", 0.0)
-            raise CommandFailedError(f"{argv[0]}: exit status 1: Connection refused", 1, failed)
+            failed = CompletedCommand(b"", b"Connection refused")
+            raise CommandFailedError(f"{argv[0]}: exit status 1: Connection refused", failed)
         while self._future_jobs and self._future_jobs[0][0] <= self.now:
             job = heapq.heappop(self._future_jobs)[2]
             self._known_jobs[id(job)] = job
@@ -60,7 +60,7 @@ class SimulatedQueue:
         for key in expired:
             del self._known_jobs[key]
         self.answered.append(self.now)
-        return CompletedCommand(self._format(self._known_jobs.values()), b"", 0.0)
+        return CompletedCommand(self._format(self._known_jobs.values()), b"")
 
     def _format(self, jobs: Iterable[QueuedJob]) -> bytes:
         elements = [self._format_job(job, self.now) for job in jobs]

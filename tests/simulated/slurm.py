@@ -122,18 +122,18 @@ class SimulatedSlurm:
         del options, variables
         program, arguments = argv[0], list(argv[1:])
         if arguments == ["--helpformat"]:
-            return CompletedCommand(" ".join(FIELDS).encode(), b"", 0.0)
+            return CompletedCommand(" ".join(FIELDS).encode(), b"")
         if arguments == ["--version"]:
             version = b"slurm 26.05.3\n" if self.exact_exits else b"slurm-wlm 22.05.8\n"
-            return CompletedCommand(version, b"", 0.0)
+            return CompletedCommand(version, b"")
         if arguments == ["show", "config"] and not self.ctld_down:
-            return CompletedCommand(self.configuration.encode(), b"", 0.0)
+            return CompletedCommand(self.configuration.encode(), b"")
         self.calls.append(argv)
         if self.dbd_down if program == "sacct" else self.ctld_down:
-            failed = CompletedCommand(b"", f"{program}: error: Connection refused".encode(), 0.0)
-            raise CommandFailedError(f"{program}: exit status 1: Connection refused", 1, failed)
+            failed = CompletedCommand(b"", f"{program}: error: Connection refused".encode())
+            raise CommandFailedError(f"{program}: exit status 1: Connection refused", failed)
         text = self._squeue(arguments) if program == "squeue" else self.sacct(arguments)
-        return CompletedCommand("".join(text).encode(), b"", 0.0)
+        return CompletedCommand("".join(text).encode(), b"")
 
     def get(self, daemon: str, path: str, query: Mapping[str, Any] | None = None) -> Any:
         """What slurmrestd answers."""

@@ -6,7 +6,6 @@ Source: scontrol(1) "show hostnames", slurm.conf(5) NodeName.
 import re
 from collections.abc import Iterator
 
-from batchjob.schedulers.fields import HostListError
 from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.slurm.formats import Resources
 
@@ -52,13 +51,13 @@ def _split_words(text: str) -> Iterator[str]:
         if depth > _MAX_DEPTH:
             break
     if depth:
-        raise HostListError(f"brackets do not match in host list {text[:80]!r}")
+        raise ValueError(f"brackets do not match in host list {text[:80]!r}")
     yield _check_word(text[begin:], text)
 
 
 def _check_word(word: str, text: str) -> str:
     if not word or any(map(str.isspace, word)):
-        raise HostListError(f"empty name or blank in host list {text[:80]!r}")
+        raise ValueError(f"empty name or blank in host list {text[:80]!r}")
     return word
 
 
@@ -84,7 +83,7 @@ def _find_closing_bracket(word: str, opening: int) -> int:
         depth += (word[at] == "[") - (word[at] == "]")
         if depth == 0:
             return at
-    raise HostListError(f"brackets do not match in host list {word[:80]!r}")
+    raise ValueError(f"brackets do not match in host list {word[:80]!r}")
 
 
 def _expand_choices(body: str, limit: int) -> list[str]:
@@ -94,7 +93,7 @@ def _expand_choices(body: str, limit: int) -> list[str]:
         if bounds:
             low, high = bounds.groups()
             if int(high) < int(low):
-                raise HostListError(f"not a range: {item[:80]!r}")
+                raise ValueError(f"not a range: {item[:80]!r}")
             if int(high) - int(low) + 1 > limit - len(choices):
                 raise _too_many()
             width = len(low)
@@ -104,8 +103,8 @@ def _expand_choices(body: str, limit: int) -> list[str]:
     return choices
 
 
-def _too_many() -> HostListError:
-    return HostListError("host list with more hosts than the limit")
+def _too_many() -> ValueError:
+    return ValueError("host list with more hosts than the limit")
 
 
 def node_shares(
@@ -117,7 +116,7 @@ def node_shares(
     """
     try:
         hosts = slurm_hosts(text)
-    except HostListError as error:
+    except ValueError as error:
         parse_errors.append(f"{field}: {error}")
         return ()
     if len(hosts) == 1:

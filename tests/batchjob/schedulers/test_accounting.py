@@ -4,7 +4,6 @@ import pytest
 
 from batchjob.runtime.settings import build_section, options_of
 from batchjob.schedulers.accounting import (
-    ShrunkenError,
     SourceError,
     UnfinishedJob,
     check_vanished,
@@ -42,7 +41,7 @@ def test_few_missing_jobs_have_vanished(missing, total):
 
 @pytest.mark.parametrize(("missing", "total", "nothing_seen"), [(21, 100, False), (1, 1, True)])
 def test_many_missing_jobs_are_an_error_unless_trusted(missing, total, nothing_seen):
-    with pytest.raises(ShrunkenError, match=f"{missing} of {total} unfinished jobs"):
+    with pytest.raises(SourceError, match=f"{missing} of {total} unfinished jobs"):
         check_vanished(
             "x",
             missing_ids(missing),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, size_bytes, text
 from batchjob.schedulers.accounting import AccountingModule, UnfinishedJob
-from batchjob.schedulers.fields import FieldReader, HostListError, clock_duration, count, integer
+from batchjob.schedulers.fields import FieldReader, clock_duration, count, integer
 from batchjob.schedulers.lsf.accounting.records import format_job_id, with_known_submit_time
 from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time, query_bjobs
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
@@ -137,7 +137,7 @@ def _node_shares(row: FieldReader) -> tuple[NodeShare, ...]:
         return ()
     try:
         shares = lsf_hosts(text.split(":"))
-    except HostListError as error:
+    except ValueError as error:
         row.parse_errors.append(f"ALLOC_SLOT: {error}")
         return ()
     return tuple(NodeShare(host, *share) for host, share in shares.items())

@@ -11,7 +11,6 @@ from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import (
     FieldReader,
-    HostListError,
     RowError,
     quarantined_row,
     row_problem,
@@ -164,7 +163,7 @@ def add_phase(phases: Phases, line: Sequence[Word]) -> None:
         _, after = _counted(texts, after)
         slots, _ = _counted(texts, after) if after < len(texts) else ([], after)
         held = {host: share.cpus or 0 for host, share in lsf_hosts(slots or hosts).items()}
-    except (ValueError, IndexError, HostListError) as error:
+    except (ValueError, IndexError) as error:
         raise RowError(f"not a record of a resized job: {error}") from error
     jobid = format_job_id(number, index)
     phases[jobid] = [*phases.pop(jobid, []), (end, held)]

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import (
     FieldReader,
-    HostListError,
     HostShare,
     RowError,
     count,
@@ -93,7 +92,7 @@ def ended_job(
 def _shares(row: FieldReader, hosts: Iterable[str]) -> Mapping[str, HostShare]:
     try:
         return lsf_hosts(hosts)
-    except HostListError as error:
+    except ValueError as error:
         row.parse_errors.append(f"execHosts: {error}")
         return {}
 

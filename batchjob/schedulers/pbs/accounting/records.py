@@ -11,7 +11,6 @@ from typing import NamedTuple
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.fields import (
     FieldReader,
-    HostListError,
     HostShare,
     RowError,
     clock_duration,
@@ -189,7 +188,7 @@ def _node_shares(row: FieldReader, gpu_resources: tuple[str, ...]) -> tuple[Node
         shares: Mapping[str, HostShare] = (
             pbs_exec_vnode(vnode, host, gpu_resources) if vnode else pbs_exec_host(host)
         )
-    except (HostListError, ValueError) as error:
+    except ValueError as error:
         row.parse_errors.append(f"exec_host: {error}")
         return ()
     return tuple(NodeShare(node, *share) for node, share in shares.items())
@@ -262,7 +261,7 @@ def _exec_hosts(text: str) -> Iterator[tuple[str, int]]:
     for item in text.split("+"):
         host, slash, slot = item.partition("/")
         if not host or not slash:
-            raise HostListError(f"not an exec_host: {text[:80]!r}")
+            raise ValueError(f"not an exec_host: {text[:80]!r}")
         index, star, count = slot.partition("*")
         bounds = [_RANGE.fullmatch(part) for part in index.split(",")]
         if star:
@@ -283,7 +282,7 @@ def pbs_exec_vnode(
     exec_host. If the two do not match, vnode names are used as hosts.
     """
     if not (exec_vnode.startswith("(") and exec_vnode.endswith(")")):
-        raise HostListError(f"not an exec_vnode: {exec_vnode[:80]!r}")
+        raise ValueError(f"not an exec_vnode: {exec_vnode[:80]!r}")
     chunks = exec_vnode[1:-1].split(")+(")
     hosts = [host for host, _ in _exec_hosts(exec_host)] if exec_host else []
     if len(hosts) != len(chunks):

@@ -11,7 +11,7 @@ from typing import Any
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, run
 from batchjob.runtime.values import one_of, text
-from batchjob.schedulers.accounting import AccountingModule, ShrunkenError
+from batchjob.schedulers.accounting import AccountingModule, SourceError
 from batchjob.schedulers.fields import quarantined_row, sanitize_text
 from batchjob.schedulers.records import (
     Account,
@@ -65,7 +65,7 @@ class Sacctmgr:
     def read(self) -> Associations:
         associations = self._by_command() if self._server is None else self._by_rest(self._server)
         if not associations.associations:
-            raise ShrunkenError(
+            raise SourceError(
                 f"sacctmgr: no users with an account on cluster {self._slurm_name()!r}; "
                 "check the name (slurm-cluster) and that all users are visible"
             )

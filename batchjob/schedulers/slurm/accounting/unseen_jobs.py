@@ -79,7 +79,7 @@ class UnseenJobs:
     def check_visible(self, unfinished: Mapping[str, UnfinishedJob]) -> None:
         """Check that known jobs are still visible, before much is read and the watermark moved.
 
-        Raises ShrunkenError if most of the jobs known to be unfinished are not in the answer.
+        Raises SourceError if most of the jobs known to be unfinished are not in the answer.
         """
         # As many ids as one query may have, evenly taken from all of them.
         ids = list(unfinished)[:: -(-len(unfinished) // MAX_IDS_PER_QUERY)]

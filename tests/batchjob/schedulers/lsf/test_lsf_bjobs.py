@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchjob.runtime.subprocesses import NotJsonError
-from batchjob.schedulers.accounting import ShrunkenError, UnfinishedJob
+from batchjob.schedulers.accounting import SourceError, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader
 from batchjob.schedulers.lsf.accounting import bjobs
 from batchjob.schedulers.lsf.accounting.bjobs import Bjobs
@@ -86,7 +86,7 @@ def test_invalid_records_go_to_quarantine_alone(bjobs_printing):
 def test_empty_output_is_an_error_only_while_jobs_are_unfinished(bjobs_printing):
     empty_source = bjobs_printing(b"No job found\n", status=255)
     assert read(empty_source)[0] == []
-    with pytest.raises(ShrunkenError):
+    with pytest.raises(SourceError):
         read(empty_source, str(NOW - 60), {"1": UnfinishedJob(1, 1, None)})
     with pytest.raises(NotJsonError, match="expected a JSON object, got 'LSF is down'"):
         read(bjobs_printing(b"LSF is down"))

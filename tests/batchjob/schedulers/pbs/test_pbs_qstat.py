@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.schedulers.accounting import ShrunkenError, UnfinishedJob
+from batchjob.schedulers.accounting import SourceError, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader
 from batchjob.schedulers.pbs.accounting import qstat
 from batchjob.schedulers.pbs.accounting.qstat import Qstat
@@ -168,7 +168,7 @@ def test_private_variables_of_users_are_in_no_quarantine(tmp_path):
 def test_empty_output_is_an_error_while_jobs_are_unfinished(tmp_path):
     program = write_qstat_program(tmp_path, b'{"timestamp": 1}')
     source = Qstat("c1", qstat.QstatOptions(qstat=program), lambda: 1795176000)
-    with pytest.raises(ShrunkenError):
+    with pytest.raises(SourceError):
         list(source.read("1795175000", {"1.s": UnfinishedJob(1, 1, None)}))
     assert [batch.jobs for batch in source.read("1795175000", {})] == [()]
 
@@ -197,7 +197,7 @@ def test_missing_jobs_vanish_after_a_gap_longer_than_the_history(tmp_path):
     options = qstat.QstatOptions(qstat=program, history=3600)
     unfinished = {f"{number}.s": UnfinishedJob(1, 1, None) for number in range(50)}
     source = Qstat("c1", options, lambda: 1795176000)
-    with pytest.raises(ShrunkenError):
+    with pytest.raises(SourceError):
         list(source.read(str(1795176000 - 3600), unfinished))
     (*_, last) = source.read(str(1795176000 - 3601), unfinished)
     assert len(last.vanished) == 50

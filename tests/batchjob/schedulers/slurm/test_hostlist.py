@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.schedulers.fields import HostListError, HostShare
+from batchjob.schedulers.fields import HostShare
 from batchjob.schedulers.lsf.formats import lsf_hosts
 from batchjob.schedulers.pbs.accounting.records import pbs_exec_host, pbs_exec_vnode
 from batchjob.schedulers.slurm.hostlist import slurm_hosts
@@ -56,7 +56,7 @@ def test_slurm_hosts(text, hosts):
     ],
 )
 def test_invalid_host_list(text):
-    with pytest.raises(HostListError):
+    with pytest.raises(ValueError, match=r"host list|not a range|expected a number"):
         slurm_hosts(text)
 
 
@@ -77,7 +77,7 @@ def test_100_000_hosts():
 )
 def test_too_many_hosts_are_rejected_quickly(text):
     cpu_seconds_before = time.thread_time()
-    with pytest.raises(HostListError, match="more hosts than the limit"):
+    with pytest.raises(ValueError, match="more hosts than the limit"):
         slurm_hosts(text)
     assert time.thread_time() - cpu_seconds_before < 1
 
@@ -90,7 +90,7 @@ def test_padded_numbers_round_trip(numbers, width):
 
 @given(st.text(alphabet="n0123456789[],-ab", max_size=40))
 def test_any_text_is_hosts_or_host_list_error(text):
-    with contextlib.suppress(HostListError):
+    with contextlib.suppress(ValueError):
         assert all("[" not in host for host in slurm_hosts(text, limit=10_000))
 
 
@@ -119,7 +119,7 @@ def test_exec_vnode_chunks_on_one_host_are_summed():
 
 @pytest.mark.parametrize("text", ["n1", "n1/0*x", "/0", "+"])
 def test_invalid_exec_host(text):
-    with pytest.raises(HostListError):
+    with pytest.raises(ValueError, match=r"exec_host|expected a number"):
         pbs_exec_host(text)
 
 

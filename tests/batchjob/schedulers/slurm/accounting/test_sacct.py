@@ -7,7 +7,7 @@ import pytest
 
 from batchjob.runtime.subprocesses import CommandFailedError, CommandTimeoutError
 from batchjob.schedulers.accounting import (
-    ShrunkenError,
+    SourceError,
     SubmittedJob,
     UnfinishedJob,
 )
@@ -207,9 +207,9 @@ def test_empty_output_is_an_error_while_jobs_are_unfinished(write_program):
     sacct = write_program("sacct", f'[ "$1" = --helpformat ] && echo {" ".join(FIELDS)}; exit 0')
     squeue = write_program("squeue", "exit 0")
     source = Sacct("c1", SacctOptions(sacct=sacct, squeue=squeue), clock=lambda: 1795190000)
-    with pytest.raises(ShrunkenError, match="1 of 1 unfinished jobs are missing"):
+    with pytest.raises(SourceError, match="1 of 1 unfinished jobs are missing"):
         read_jobs(source, 1795189900, {"6": UnfinishedJob(1795183635, 1, 1795183635)})
-    with pytest.raises(ShrunkenError):  # raised before a long gap is read
+    with pytest.raises(SourceError):  # raised before a long gap is read
         read_jobs(source, 1795000000, {"6": UnfinishedJob(1795183635, 1, 1795183635)})
 
 
@@ -217,7 +217,7 @@ def test_shrunken_output_does_not_move_the_watermark(make_source):
     known = {str(number): UnfinishedJob(1795183600, 1, None) for number in range(1000, 1100)}
     batches = make_source("slurm-22.05.8-hostile.sacct.xz").read("1795189000", known)
     assert int(next(batches).watermark) <= 1795189000
-    with pytest.raises(ShrunkenError, match="100 of 100"):
+    with pytest.raises(SourceError, match="100 of 100"):
         list(batches)
     trusting = make_source("slurm-22.05.8-hostile.sacct.xz", trust_missing=True)
     assert len(vanished_jobids(read_jobs(trusting, 1795189000, known)[0])) == 50  # one query

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from batchjob.runtime.settings import SettingsError, build_section
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.accounting import ShrunkenError, UnfinishedJob
+from batchjob.schedulers.accounting import SourceError, UnfinishedJob
 from batchjob.schedulers.records import Administrator, Association, Role
 from batchjob.schedulers.slurm.accounting.sacctmgr import Sacctmgr, SacctmgrOptions
 from batchjob.schedulers.slurm.accounting.slurm_rest import SlurmRest, SlurmRestOptions
@@ -451,7 +451,7 @@ def test_nothing_found_is_empty_or_an_error_while_jobs_are_unfinished(start_slur
     source = SlurmRest("c1", SlurmRestOptions(url=server.url), lambda: 1795180000)
     assert {batch.jobs for batch in source.read("1795179000", {})} == {()}
     source = SlurmRest("c1", SlurmRestOptions(url=server.url), lambda: 1795180000)
-    with pytest.raises(ShrunkenError):
+    with pytest.raises(SourceError):
         list(source.read("1795179000", {"5": UnfinishedJob(1795170000, 1, None)}))
 
 
@@ -525,5 +525,5 @@ def test_people_from_command(tmp_path):
 
 
 def test_empty_user_list_is_an_error(tmp_path):
-    with pytest.raises(ShrunkenError, match="no users with an account on cluster 'c1'"):
+    with pytest.raises(SourceError, match="no users with an account on cluster 'c1'"):
         read_people_from_command(tmp_path, "", f"c1|root||{NO_LIMITS}\n")
