@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from collectors.host import Host
-from collectors.power.rapl import ENERGY, RaplOptions, build
+from collectors.power.rapl import ENERGY, Rapl, RaplOptions
 from tests.simulated.powercap import AMD_RANGE_UJ, INTEL_RANGE_UJ, Powercap, Zone
 
 SCRAPE_SECONDS = 60
@@ -67,7 +67,7 @@ def _scrapes(
 ) -> Iterator[tuple[float, float]]:
     now = 0.0
     host = Host(sysfs=str(tree.sysfs), procfs=str(tree.procfs), monotonic=lambda: now)
-    rapl = build(host, RaplOptions(), {})
+    rapl = Rapl(host, RaplOptions())
     rapl.read_totals()
     interval = rapl.interval()
     looks_per_scrape = round(SCRAPE_SECONDS / interval)

@@ -76,7 +76,7 @@ label_values = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)
 
 
 @given(
-    st.dictionaries(label_values, st.floats(allow_nan=False) | st.integers(-(2**60), 2**60)),
+    st.dictionaries(label_values, st.floats(allow_nan=False) | st.integers(-(2**53), 2**53)),
     st.sampled_from([(prometheus_text, TEXT), (openmetrics, OPENMETRICS)]),
 )
 def test_samples_round_trip(values, how):
