@@ -17,6 +17,7 @@ from tests.security.citizens import (
     files,
     grammar,
     impossible_numbers,
+    messages,
     neighbours,
     waits,
 )
@@ -266,6 +267,22 @@ GUARDS: Mapping[str, Guard] = {
                 lambda data, *_, **__: json.loads(data)
             )
         },
+    ),
+    "signed links": Guard(
+        messages.link_that_ends_the_messages_of_another,
+        {f"{_DB}.database.subscriptions:is_signed": returns(True)},
+    ),
+    "places for messages": Guard(
+        messages.webhook_to_a_place_of_the_citizen,
+        {f"{_DB}.database.subscriptions:Offer.check_target": returns(None)},
+    ),
+    "domains of addresses": Guard(
+        messages.mail_to_an_address_of_another_domain,
+        {f"{_DB}.database.subscriptions:Offer.check_target": returns(None)},
+    ),
+    "accounts of digests": Guard(
+        messages.digest_of_an_account_of_others,
+        {f"{_DB}.database.access:coordinates": returns(True)},
     ),
     "audit of questions": Guard(
         audits.viewer_who_asks_for_sums_of_one_person,

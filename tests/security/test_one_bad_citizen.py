@@ -45,7 +45,7 @@ def site(tmp_path_factory):
 
 def test_each_kind_has_four_citizens():
     assert min(Counter(each.kind for each in CITIZENS).values()) >= 4
-    assert len({each.kind for each in CITIZENS}) == 9
+    assert len({each.kind for each in CITIZENS}) == 10
 
 
 @pytest.mark.parametrize("citizen", CITIZENS, ids=lambda each: each.name)

@@ -13,6 +13,7 @@ from tests.security.citizens import (
     files,
     grammar,
     impossible_numbers,
+    messages,
     neighbours,
     waits,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "files",
     "grammar",
     "impossible_numbers",
+    "messages",
     "neighbours",
     "waits",
 ]
