@@ -98,6 +98,7 @@ def _job_summary(job: Row, elapsed: float | None) -> JobSummary:
         exit_code=job["exit_code"], exit_signal=job["exit_signal"],
         exit_code_or_128_more=job["exit_code_or_128_more"],
         nodes=job["allocated_nodes"], cpus=job["allocated_cpus"],
+        resized_cpu_seconds=job["resized_cpu_seconds"],
         memory_bytes=job["allocated_memory_bytes"], gpus=job["gpus_held"],
         submit_line=job["submit_line"], work_dir=job["work_dir"],
         allocated_resources=job["allocated_resources"], cancelled_by=job["cancelled_by"],

@@ -42,6 +42,7 @@ class JobSummary:
     exit_code_or_128_more: int | None  # where exit_code is not known: it is this, or 128 more
     nodes: int | None
     cpus: float | None
+    resized_cpu_seconds: float | None  # if its allocation changed: `cpus` are those at last
     memory_bytes: int | None
     gpus: int | None
     submit_line: str

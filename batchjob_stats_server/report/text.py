@@ -132,7 +132,8 @@ def _allocation(job: JobSummary) -> str:
     words = [
         f"{digits(number)} {what}{'s' if number != 1 else ''}" for number, what in counts if number
     ]
-    return ", ".join([*words, *([size(job.memory_bytes)] if job.memory_bytes else [])])
+    words += [size(job.memory_bytes)] if job.memory_bytes else []
+    return ", ".join(words) + (" at last" if job.resized_cpu_seconds else "")
 
 
 def _usage_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:

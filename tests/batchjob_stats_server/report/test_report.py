@@ -14,6 +14,7 @@ from batchjob_stats_server.report.build import build_report
 from batchjob_stats_server.report.model import NodeUse, ReportInput
 from batchjob_stats_server.report.right_size import round_memory, round_seconds
 from batchjob_stats_server.report.rules import load_rules
+from batchjob_stats_server.report.text import build_document
 from tests.helpers.derived_rows import replace_usage
 
 GIB = 1 << 30
@@ -96,6 +97,10 @@ def test_job_that_gave_back_cpus_is_not_told_how_many_to_request():
     assert cpu.formula == "CPU time / (CPUs held at each time * elapsed time * part measured)"
     assert (cpu.available, cpu.ratio) == (24 * 3600, pytest.approx(4 / 24))
     assert "low-cpu" not in {each.rule for each in report.advice}
+    lines = [line for _, lines in build_document(report).sections for line in lines]
+    assert [each.text for each in lines if each.label == "Allocated"] == [
+        "1 node, 8 CPUs, 16 GiB at last"
+    ]
 
 
 def test_efficiency_refers_to_the_measured_part():

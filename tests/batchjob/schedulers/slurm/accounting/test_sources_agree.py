@@ -233,6 +233,30 @@ def queue_from_text(name, at):
     return by_key(collect_batch(queued_jobs("sacct", "c1", rows)))
 
 
+TIMES_OF_QUEUE = (
+    "EligibleTime", "StartTime", "EndTime", "ResizeTime", "TimeUsed", "TimeLimit",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("column", TIMES_OF_QUEUE)
+def test_invalid_time_in_squeue_leaves_the_rest_of_each_row(column):
+    """squeue prints INVALID where the clocks differ, or where a time is no time."""
+    head, _, body = recorded("22.05.8-lives.squeue").partition(b"\n")
+    fields = head.decode().strip("\x02").split("\x02")
+    rows = list(parse_rows(body, fields, "\x02"))
+    for row in rows:
+        row.values = {**row.values, column: "INVALID"}
+    found = list(queued_jobs("sacct", "c1", add_suspension_times(rows, 0, 0)))
+    jobs = by_key(collect_batch(iter(found)))
+    whole = queue_from_text("22.05.8-lives", 0)
+    assert jobs.keys() == whole.keys()
+    kept = ("state", "user", "name", "reason", "requested_cpus", "allocated_cpus", "node_list")
+    for key, job in jobs.items():
+        assert [getattr(job, name) for name in kept] == [getattr(whole[key], name) for name in kept]
+    reasons = {bad.reason for each in found for bad in each.quarantined}
+    assert all(reason.startswith(f"{column}: expected") for reason in reasons)
+
+
 def queue_from_json(name):
     document = json.loads(recorded(f"{name}.queue.json"))
     return by_key(collect_batch(queued_jobs("slurm_rest", "c1", parse_json_queue(document))))
