@@ -66,6 +66,7 @@ def apply_role(tmp_path):
     default_variables = {
         "batchjob_etc": str(tmp_path / "etc"),
         "batchjob_unit_options": str(tmp_path),
+        "batchjob_drop_ins": str(tmp_path),
         "batchjob_programs": str(PROGRAMS),
         "batchjob_owner": user.pw_name,
         "batchjob_group": grp.getgrgid(os.getgid()).gr_name,
@@ -120,6 +121,19 @@ def test_string_false_disables_a_part(apply_role, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "etc/exporter.yml").exists()
+
+
+def test_helper_has_the_rights_for_what_it_gives_alone(apply_role, tmp_path):
+    done = apply_role(batchjob_helper=True, batchjob_helper_gives=["devices", "process-io"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "batchjob_helper.service.d/rights.conf").read_text().splitlines() == [
+        "[Service]",
+        'Environment="HELPER_OPTIONS=--give devices process-io"',
+        "CapabilityBoundingSet=",
+        "CapabilityBoundingSet=CAP_SYS_ADMIN CAP_BPF CAP_PERFMON",
+    ]
+    refused = apply_role(batchjob_helper=True, batchjob_helper_gives=["everything"])
+    assert "batchjob_helper_gives" in refused.stdout + refused.stderr
 
 
 def test_secret_is_not_printed(apply_role):

@@ -4,6 +4,7 @@ import copy
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -125,7 +126,10 @@ def pod_specs(resources):
             yield each["metadata"]["name"], template["spec"]
 
 
-EXPORTER_CAPABILITIES = {"DAC_READ_SEARCH", "SYS_PTRACE"}
+CAPABILITIES = {
+    ("bj-exporter", "exporter"): {"DAC_READ_SEARCH", "SYS_PTRACE"},
+    ("bj-exporter", "helper"): {"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN"},
+}
 
 
 def test_containers_have_no_other_privileges(resources):
@@ -140,11 +144,32 @@ def test_containers_have_no_other_privileges(resources):
             assert "privileged" not in security
             assert security["capabilities"]["drop"] == ["ALL"]
             added = set(security["capabilities"].get("add", []))
-            assert added <= (EXPORTER_CAPABILITIES if name == "bj-exporter" else set())
+            assert added <= CAPABILITIES.get((name, container["name"]), set())
             root = security.get("runAsUser", pod["securityContext"].get("runAsUser")) == 0
             assert root == bool(added)
             assert container["resources"]["limits"]["memory"]
         assert pod.get("hostPID", False) == (name == "bj-exporter")
+
+
+@pytest.mark.parametrize(
+    ("groups", "rights"),
+    [
+        ("devices", ["SYS_ADMIN"]),
+        ("process-io", ["BPF", "PERFMON"]),
+        ("process-io,network", ["BPF", "NET_ADMIN", "PERFMON"]),
+    ],
+)
+def test_helper_has_the_rights_for_what_it_gives_alone(groups, rights):
+    flags = ("--set", f"exporter.helper.enabled=true,exporter.helper.give={{{groups}}}")
+    pods = dict(pod_specs(render_chart(*flags)))
+    exporter, helper = pods["bj-exporter"]["containers"]
+    assert helper["securityContext"]["capabilities"]["add"] == rights
+    program = [sys.executable, "-m", "batchjob_exporter.helper", *helper["args"], "--version"]
+    assert run(program).returncode == 0
+    (socket,) = (flag for flag in helper["args"] if flag.startswith("--listen="))
+    assert Path(socket.removeprefix("--listen=")).parent == Path("/run/batchjob_helper")
+    mounts = {mount["mountPath"] for mount in exporter["volumeMounts"]}
+    assert "/run/batchjob_helper" in mounts  # the default of --path.helper
 
 
 def test_host_paths_are_mounted_read_only(resources, version):
@@ -155,7 +180,7 @@ def test_host_paths_are_mounted_read_only(resources, version):
         assert not {"/", "/sys", "/proc", "/dev"} & set(host_paths.values())
         for container in pod["containers"]:
             mounts = {each["name"]: each for each in container["volumeMounts"]}
-            for name in host_paths:
+            for name in host_paths.keys() & mounts.keys():
                 assert mounts[name]["readOnly"] is True
                 expected = {"recursiveReadOnly": "IfPossible"} if version == NEWEST else {}
                 assert expected.items() <= mounts[name].items()
@@ -195,7 +220,7 @@ def test_programs_accept_configuration_of_the_chart(resources, tmp_path):
 def test_programs_accept_flags_and_listen_on_ports_of_the_chart(resources):
     ports = {"exporter": 10910, "cluster": 10910, "stats-db": 10911, "stats-server": 10912}
     for name, pod in pod_specs(resources):
-        (container,) = pod["containers"]
+        container = pod["containers"][0]
         assert container["ports"] == [
             {"name": "http", "containerPort": ports[name.removeprefix("bj-")]}
         ]
@@ -321,6 +346,7 @@ def test_changed_configuration_restarts_pods():
         "scrape.interval=often",
         "scrape.queue.size=much",
         "exporter.hostPaths={etc}",
+        "exporter.helper.give={everything}",
     ],
 )
 def test_invalid_values_are_rejected(invalid):
