@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import yaml
 import batchjob
 import batchjob_cli
 import collectors
+from collectors.host import Host
+from collectors.kernel.client import HelperClient
 from tests.e2e import exporter
 from tests.helpers.waiting import scaled, until
 
@@ -77,6 +80,19 @@ def delegated() -> Path:
     return hers / "shell"
 
 
+def helper_problems() -> Mapping[str, str]:
+    """What the helper cannot give on this kernel, and why."""
+    socket = Path("/run/helper")
+    program = [sys.executable, "-m", "batchjob_exporter.helper", f"--listen={socket}"]
+    helper = subprocess.Popen([*program, "--exporter-directory=/run"])
+    try:
+        client = HelperClient(Host(helper=str(socket)))
+        return until(client.problems, "an answer of the helper", 60)
+    finally:
+        helper.kill()
+        helper.wait()
+
+
 def main() -> None:
     """Run all, and report."""
     out = Path(sys.argv[1])
@@ -129,6 +145,7 @@ def main() -> None:
         busy.wait(scaled(30))
         report["stopped"] = [stopped.returncode, stopped.stdout, stopped.stderr, slices()]
         report["seen"] = {"text": scrape.text, "jobid": record["jobid"]}
+    report["helper"] = helper_problems()
     (out / "report.json").write_text(json.dumps(report))
 
 
