@@ -29,14 +29,6 @@ _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 30, 3600
 _KEPT_SECONDS = {True: 2 * 86400, False: 35 * 86400}  # after an end, and of what may recur
 
 
-class MessagePace(NamedTuple):
-    """When messages are sent."""
-
-    gather_seconds: int = 180
-    storm: int = 5  # waiting messages of a person, beyond which they become one summary
-    oldest_seconds: int = 86400
-
-
 class Told(NamedTuple):
     """Something that happened to one job, or to none."""
 
@@ -91,8 +83,8 @@ def write(db: Connection, offer: Offer, cluster: str, told: Collection[Told], no
 
 def _new_row(cluster: str, told: Told, to: Recipient, now: int) -> tuple[object, ...]:
     return (
-        told.user, cluster, told.event.value, told.cause, to.channel, to.target, to.quiet_hours,
-        told.account, WAITING, told.detail, told.job_id, now, told.due_time, now, 0,
+        told.user, cluster, told.event.value, told.cause, *to, told.account, WAITING,
+        told.detail, told.job_id, now, told.due_time, now, 0,
     )  # fmt: skip
 
 
@@ -115,7 +107,7 @@ def waiting_counts(db: Connection, clusters: Collection[str]) -> Counter[str]:
 
 
 def drop_outdated(
-    db: Connection, clusters: Collection[str], pace: MessagePace, now: int
+    db: Connection, clusters: Collection[str], oldest_seconds: float, now: int
 ) -> Counter[tuple[str, str]]:
     """Drop what is too old, or no longer true; returns how many, by cluster and channel."""
     ended = sa.select(_job.id).where(_job.id == _row.job_id, _job.end_time.is_not(None)).exists()
@@ -127,24 +119,9 @@ def drop_outdated(
         (_row.event == MessageEvent.FAILURE) & ~failed.exists(),
         _row.event.in_((MessageEvent.IDLE, MessageEvent.MEMORY)) & ended,
     )
-    too_old = _row.created_time < now - pace.oldest_seconds
+    too_old = _row.created_time < now - oldest_seconds
     which = _waiting(clusters) & (too_old | (untrue & _row.batch.is_(None)))
     return _finish(db, which, DROPPED, "too old, or no longer true", now)
-
-
-class _Group(NamedTuple):
-    """What waits for one person at one place."""
-
-    username: str
-    cluster: str
-    channel: str
-    target: str
-    number: int
-    quiet_hours: str
-
-    def condition(self) -> sa.ColumnElement[bool]:
-        """That a row goes there."""
-        return sa.and_(*(_row[name] == getattr(self, name) for name in self._fields[:4]))
 
 
 def _may_try(now: int) -> sa.ColumnElement[bool]:
@@ -153,26 +130,30 @@ def _may_try(now: int) -> sa.ColumnElement[bool]:
 
 
 def assign_batches(
-    db: Connection, clusters: Collection[str], pace: MessagePace, minute: int, now: int
-) -> None:
+    db: Connection, clusters: Collection[str], storm: int, gather_seconds: float, minute: int,
+    now: int,
+) -> None:  # fmt: skip
     """Decide what becomes a message of its own, and what a summary.
 
-    `minute`: of the day, for quiet hours.
+    More than `storm` messages that wait for one person at one place become a summary. `minute`: of
+    the day, for quiet hours.
     """
     alone = _waiting(clusters) & _row.batch.is_(None)
     is_final = sa.select(_job.id).where(_job.id == _row.job_id, _job.usage_due_time.is_(None))
     ready = (_row.due_time <= now) | (_row.event.in_(_ENDS) & is_final.exists())
-    gathered = (_row.created_time <= now - pace.gather_seconds) & _may_try(now)
-    keys = [_row[name] for name in _Group._fields[:4]]
+    gathered = (_row.created_time <= now - gather_seconds) & _may_try(now)
+    keys = (_row.username, _row.cluster, _row.channel, _row.target)
     counts = (sa.func.count(), sa.func.max(_row.quiet_hours))
-    for row in db.execute(sa.select(*keys, *counts).where(alone).group_by(*keys)).all():
-        group = _Group._make(row)
-        if subscriptions.is_quiet(group.quiet_hours, minute):
+    for *place, number, quiet_hours in db.execute(
+        sa.select(*keys, *counts).where(alone).group_by(*keys)
+    ).all():
+        if subscriptions.is_quiet(quiet_hours, minute):
             continue
-        which, is_digest = alone & group.condition(), _row.event == MessageEvent.DIGEST
+        there = sa.and_(*(key == value for key, value in zip(keys, place, strict=True)))
+        which, is_digest = alone & there, _row.event == MessageEvent.DIGEST
         own = sa.update(_table).where(which, ready, gathered).values(batch=_row.id)
-        is_summed_up = _was_summed_up(db, group, now)
-        if group.number <= pace.storm and not is_summed_up:
+        is_summed_up = _was_summed_up(db, there, now)
+        if number <= storm and not is_summed_up:
             db.execute(own)
             continue
         db.execute(own.where(is_digest))
@@ -181,12 +162,10 @@ def assign_batches(
             db.execute(sa.update(_table).where(which, ~is_digest).values(batch=lead))
 
 
-def _was_summed_up(db: Connection, group: _Group, now: int) -> bool:
+def _was_summed_up(db: Connection, there: sa.ColumnElement[bool], now: int) -> bool:
     """Whether a summary went there within the last hour."""
     recent = (_row.done_time > now - _SUMMARY_SECONDS) & (_row.done_time <= now)
-    query = sa.select(_row.id).where(
-        group.condition(), _row.state == SENT, recent, _row.batch != _row.id
-    )
+    query = sa.select(_row.id).where(there, _row.state == SENT, recent, _row.batch != _row.id)
     return db.execute(query.limit(1)).first() is not None
 
 

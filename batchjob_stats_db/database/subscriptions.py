@@ -221,12 +221,8 @@ def account_digests(db: Connection, cluster: str) -> list[tuple[str, str]]:
     return [(row.username, row.account) for row in rows]
 
 
-class Recipient(NamedTuple):
-    """Where a message goes."""
-
-    channel: str
-    target: str
-    quiet_hours: str
+Recipient = tuple[str, str, str]
+"""Where a message goes: the channel, the target, and the quiet hours there."""
 
 
 def recipients(
@@ -244,7 +240,7 @@ def recipients(
         if each.event == wanted.event and each.cluster in ("", cluster) and each.account == account
     ]
     found = {
-        (each.channel, each.target): Recipient(each.channel, each.target, each.quiet_hours)
+        (each.channel, each.target): (each.channel, each.target, each.quiet_hours)
         for each in own
         if each.jobid in ("", jobid) and each.channel in offer.channels
         and each.threshold <= wanted.threshold
@@ -255,7 +251,7 @@ def recipients(
     )
     if default and not any(not each.jobid for each in own):
         channel = offer.channels[0]
-        found.setdefault((channel, ""), Recipient(channel, "", offer.quiet))
+        found.setdefault((channel, ""), (channel, "", offer.quiet))
     return set(found.values())
 
 

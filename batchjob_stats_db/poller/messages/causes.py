@@ -1,7 +1,7 @@
 """What people are told of: what a poll brought, what running jobs do, and the week."""
 
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
@@ -23,12 +23,8 @@ _DIGEST_HOUR = 7  # on Mondays
 _DIGEST_LATE_SECONDS = DAY  # after that, a week is not told of any more
 
 
-class _GpuLook(NamedTuple):
-    """Counters of a job's GPUs, up to a time."""
-
-    until: float
-    busy_seconds: float
-    observed_seconds: float
+_GpuCounters = tuple[float, float, float]
+"""A time, and the busy and observed seconds of a job's GPUs up to it."""
 
 
 class Causes:
@@ -41,7 +37,7 @@ class Causes:
         self._is_offered = False
         if self._offer:
             store.tell = self._tell_of_batch
-        self._idle_since: dict[int, _GpuLook] = {}
+        self._idle_since: dict[int, _GpuCounters] = {}
         self._told_week: date | None = None
 
     def _tell_of_batch(self, db: Connection, jobs: JobWriter) -> None:
@@ -50,7 +46,7 @@ class Causes:
             return
         now = int(self._store.clock())
         since = int(subscriptions.read_site(db).get("since", now))
-        oldest = self._options.pace().oldest_seconds
+        oldest = int(self._options.oldest)
         told = outbox.told_of_records(jobs.begun_or_ended, since, oldest, now)
         outbox.write(db, self._offer, self._store.cluster, told, now)
 
@@ -90,7 +86,7 @@ class Causes:
             return []
         rows = _running_jobs(db, self._store.cluster, now)
         ids = {row.id for row in rows}
-        self._idle_since = {key: look for key, look in self._idle_since.items() if key in ids}
+        self._idle_since = {key: seen for key, seen in self._idle_since.items() if key in ids}
         told = []
         for row in rows:
             if seconds := self._idle_seconds(row):
@@ -109,14 +105,12 @@ class Causes:
         """
         if row.gpu_busy_seconds is None or row.gpu_observed_seconds is None or not row.gpus:
             return 0
-        look = _GpuLook(row.until_time, row.gpu_busy_seconds, row.gpu_observed_seconds)
-        start = self._idle_since.get(row.id, _GpuLook(row.start_time, 0.0, 0.0))
-        observed = look.observed_seconds - start.observed_seconds
-        busy = look.busy_seconds - start.busy_seconds
+        now = (row.until_time, row.gpu_busy_seconds, row.gpu_observed_seconds)
+        start = self._idle_since.get(row.id, (row.start_time, 0.0, 0.0))
+        seconds, busy, observed = (after - before for before, after in zip(start, now, strict=True))
         if not 0 <= busy <= thresholds().idle_gpu * observed:
-            start = look
+            start, seconds = now, 0.0
         self._idle_since[row.id] = start
-        seconds = look.until - start.until
         is_seen = observed >= COMPLETE_COVERAGE * row.gpus * seconds  # a gap is no idleness
         return int(seconds) if is_seen else 0
 

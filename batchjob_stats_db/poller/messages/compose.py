@@ -1,8 +1,8 @@
 """Makes the message of a batch: the report of a job, a summary of many, or a digest."""
 
 import html
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
 
@@ -17,7 +17,6 @@ from batchjob_stats_db.database.outbox import MessageBatch
 from batchjob_stats_db.database.subscriptions import MessageEvent, signature
 from batchjob_stats_db.poller.messages.channels import Message
 from batchjob_stats_db.poller.messages.options import MessageOptions
-from batchjob_stats_db.poller.options import read_secret_option
 
 SCHEMA = 1
 """Version of the document for webhooks, which is documented in docs/messages.md."""
@@ -29,61 +28,36 @@ class NoReportError(Exception):
     """The server gave no report; the text says why."""
 
 
-class Pages(NamedTuple):
-    """A page of the server in three forms."""
+def read_page(options: MessageOptions, token: str, path: str, query: Mapping[str, str]) -> bytes:
+    """A page of the server, such as a report or a digest; raises NoReportError."""
+    url = f"{options.server}/api/v1/{path}"
+    url += f"?{urlencode(query)}" if query else ""
+    headers = {"Authorization": f"Bearer {token}"}
+    try:
+        tls = tls_context(options.ca_file) if url.startswith("https") else None
+        reply = fetch(url, headers=headers, seconds=_SECONDS, limit=_LIMIT, tls=tls)
+    except (FetchError, OSError) as error:
+        raise NoReportError(f"messages.server: {error}") from error
+    if reply.status != 200:
+        raise NoReportError(f"messages.server: {path}: status {reply.status}")
+    return reply.body
 
-    text: str
-    html: str
-    document: Any
 
-
-Read = Callable[[str, Mapping[str, str]], Pages]
-
-
-class Reports:
-    """Reads reports and digests from the server."""
-
-    def __init__(self, options: MessageOptions) -> None:
-        """Raises SettingsError if the token cannot be read."""
-        token = read_secret_option("messages.token-file", options.token_file)
-        self._headers = {"Authorization": f"Bearer {token}"}
-        self._options = options
-
-    def read(self, path: str, query: Mapping[str, str]) -> Pages:
-        """A page as text, HTML and JSON; raises NoReportError."""
-        text, page, document = (
-            self._fetch(path, {**query, "format": form}) for form in ("text", "html", "json")
-        )
-        return Pages(text.decode("utf-8", "replace"), page.decode("utf-8", "replace"),
-                     parse_json(document))  # fmt: skip
-
-    def _fetch(self, path: str, query: Mapping[str, str]) -> bytes:
-        url = f"{self._options.server}/api/v1/{path}"
-        url += f"?{urlencode(query)}" if query else ""
-        tls = tls_context(self._options.ca_file) if url.startswith("https") else None
-        try:
-            reply = fetch(url, headers=self._headers, seconds=_SECONDS, limit=_LIMIT, tls=tls)
-        except (FetchError, OSError) as error:
-            raise NoReportError(f"messages.server: {error}") from error
-        if reply.status != 200:
-            raise NoReportError(f"messages.server: {path}: status {reply.status}")
-        return reply.body
-
-    def problem(self) -> str:
-        """Why the server cannot be used; "" if it can."""
-        try:
-            role = parse_json(self._fetch("me", {})).get("role")
-        except (NoReportError, ValueError) as error:
-            return str(error)
-        if role not in ("viewer", "admin"):
-            return f"messages.token-file: expected a token with the role viewer, got {role}"
-        return ""
+def server_problem(options: MessageOptions, token: str) -> str:
+    """Why the server cannot be used; "" if it can."""
+    try:
+        role = parse_json(read_page(options, token, "me", {})).get("role")
+    except (NoReportError, ValueError) as error:
+        return str(error)
+    if role not in ("viewer", "admin"):
+        return f"messages.token-file: expected a token with the role viewer, got {role}"
+    return ""
 
 
 def compose(
     batch: MessageBatch,
-    read: Read,
     options: MessageOptions,
+    token: str,
     site: Mapping[str, str],
     *,
     patient: bool,
@@ -93,11 +67,19 @@ def compose(
     link = options.link or options.server
     query = {"user": first.username, "signature": signature(site, "unsubscribe", first.username)}
     unsubscribe = f"{link}/unsubscribe?{urlencode(query)}"
-    missing, pages = "", None
+    missing = text = report = ""
+    document = None
     is_one = sum(batch.states.values()) == 1 or first.job_id is None
     if is_one:
+        path, query = _page_of(first, options.zone)
         try:
-            pages = read(*_page_of(first, options.zone))
+            text, report, printed = (
+                read_page(options, token, path, {**query, "format": form}).decode(
+                    "utf-8", "replace"
+                )
+                for form in ("text", "html", "json")
+            )
+            document = parse_json(printed)
         except NoReportError as error:
             if patient:
                 raise
@@ -113,16 +95,16 @@ def compose(
         f"Details: {page}", f"Choose what you are told: {link}/messages",
         f"Unsubscribe from all messages: {unsubscribe}",
     ]  # fmt: skip
-    middle = ["", pages.text.rstrip("\n")] if pages else []
+    middle = ["", text.rstrip("\n")] if text else []
     return Message(
         id=f"{first.created_time}.{batch.id}.batchjob",
         user=first.username,
         subject=to_header(f"[batchjob] {subject}")[:_SUBJECT_CHARACTERS],
         text="\n".join([*lines, *middle, "", "-- ", *footer]) + "\n",
-        html=_as_html(lines, pages.html if pages else "", footer),
+        html=_as_html(lines, report, footer),
         url=page,
         unsubscribe=unsubscribe,
-        document=_document(batch, subject, page, lines, pages),
+        document=_document(batch, subject, page, lines, document),
     )
 
 
@@ -205,7 +187,7 @@ def _preformatted(lines: list[str]) -> str:
 
 
 def _document(
-    batch: MessageBatch, subject: str, page: str, lines: list[str], pages: Pages | None
+    batch: MessageBatch, subject: str, page: str, lines: list[str], report: object
 ) -> dict[str, Any]:
     first = batch.first
     return {
@@ -228,5 +210,5 @@ def _document(
             if row.job_id is not None
         ],
         "text": "\n".join(lines),
-        "report": pages.document if pages else None,
+        "report": report,
     }  # fmt: skip

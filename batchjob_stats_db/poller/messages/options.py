@@ -17,7 +17,6 @@ from batchjob.runtime.values import (
     with_metavar,
 )
 from batchjob.secret_files import secret_file
-from batchjob_stats_db.database.outbox import MessagePace
 from batchjob_stats_db.database.subscriptions import (
     MAIL,
     NTFY,
@@ -111,10 +110,6 @@ class MessageOptions:
             return None
         defaults = tuple(map(str, self.default))
         return Offer(channels, defaults, self.address_domain, self.webhook, self.quiet_hours)
-
-    def pace(self) -> MessagePace:
-        """When messages are sent."""
-        return MessagePace(int(self.gather), self.storm, int(self.oldest))
 
     def problems(self) -> Iterator[str]:
         """What contradicts itself or is missing, one line each."""

@@ -20,8 +20,9 @@ from batchjob.runtime.log import LogOnce
 from batchjob_stats_db.database import outbox, subscriptions
 from batchjob_stats_db.database.outbox import MessageBatch
 from batchjob_stats_db.poller.messages.channels import Channels, Outcome
-from batchjob_stats_db.poller.messages.compose import NoReportError, Reports, compose
+from batchjob_stats_db.poller.messages.compose import NoReportError, compose, server_problem
 from batchjob_stats_db.poller.messages.options import MessageOptions
+from batchjob_stats_db.poller.options import read_secret_option
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 
 log = logging.getLogger(__name__)
@@ -57,14 +58,15 @@ class Sender:
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._channels = Channels(options)
-        self._reports = Reports(options)
+        self._token = read_secret_option("messages.token-file", options.token_file)
         self._spared: dict[str, float] = {}  # places, until when by the monotonic clock
         self._addresses_until = 0.0
         self._log_once = LogOnce(log)
 
     def check(self) -> list[str]:
         """What is wrong with the relay or the server, one line each."""
-        return [line for line in (self._channels.problem(), self._reports.problem()) if line]
+        problems = (self._channels.problem(), server_problem(self._options, self._token))
+        return [line for line in problems if line]
 
     def run(self, stop: threading.Event) -> None:
         """Send until stopped."""
@@ -81,12 +83,12 @@ class Sender:
         """Send everything that is due."""
         now = int(self._clock())
         there = datetime.fromtimestamp(now, ZoneInfo(self._options.zone))
-        pace, minute = self._options.pace(), 60 * there.hour + there.minute
+        given, minute = self._options, 60 * there.hour + there.minute
         with self._engine.begin() as db:
             waiting = outbox.waiting_counts(db, self._clusters)
             if waiting:
-                dropped = outbox.drop_outdated(db, self._clusters, pace, now)
-                outbox.assign_batches(db, self._clusters, pace, minute, now)
+                dropped = outbox.drop_outdated(db, self._clusters, given.oldest, now)
+                outbox.assign_batches(db, self._clusters, given.storm, given.gather, minute, now)
                 due = outbox.due_batches(db, self._clusters, now)
         for cluster in self._clusters:
             self._metrics.messages_waiting.labels(cluster).set(waiting[cluster])
@@ -135,7 +137,7 @@ class Sender:
             return Outcome("refused", str(error))
         patient = now - max(first.due_time, first.created_time) < _PATIENCE_SECONDS
         try:
-            message = compose(batch, self._reports.read, self._options, site, patient=patient)
+            message = compose(batch, self._options, self._token, site, patient=patient)
         except NoReportError as error:
             return Outcome("later", str(error))
         outcome = self._channels.send(first.channel, first.target, message, site)
