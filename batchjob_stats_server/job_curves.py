@@ -63,7 +63,7 @@ def job_series(
             if source.of_gpu and devices is None:
                 devices = confirmed_gpus(history, job)
             found = (
-                _series_of_gpus(history, job.span, source, max_points, devices or ())
+                _series_of_gpus(history, job.window, source, max_points, devices or ())
                 if source.of_gpu
                 else _series_of_job(history, job, source, max_points)
             )
@@ -113,7 +113,7 @@ def confirmed_gpus(history: TimeSeriesStore, job: JobToMeasure) -> list[JobGpu]:
     A job's environment may name the GPUs of others, whose series would reveal what these do.
     """
     query = SeriesQuery(_GPU_INFO, SeriesKind.GAUGE, {"jobid": [job.jobid], "confirmed": ["true"]})
-    found = history.job_series(query, job.span, 1)
+    found = history.job_series(query, job.window, 1)
     return sorted({_device(series.labels) for series in _keep_own(job, found)})
 
 
@@ -122,13 +122,13 @@ def _series_of_job(
 ) -> Iterator[tuple[JobGpu, str, TimeSeries]]:
     where = {"jobid": [job.jobid], **{label: [value] for label, value in source.where}}
     query = SeriesQuery(source.metric, source.kind, where, source.summed)
-    for series in _keep_own(job, history.job_series(query, job.span, max_points)):
+    for series in _keep_own(job, history.job_series(query, job.window, max_points)):
         yield _device(series.labels), series.labels.get(source.part, ""), series
 
 
 def _series_of_gpus(
     history: TimeSeriesStore,
-    span: JobWindow,
+    window: JobWindow,
     source: CurveSource,
     max_points: int,
     devices: Sequence[JobGpu],
@@ -142,7 +142,7 @@ def _series_of_gpus(
     if not known:
         return
     query = SeriesQuery(source.metric, source.kind, {label: sorted({key[1] for key in known})})
-    for series in history.job_series(query, span, max_points):
+    for series in history.job_series(query, window, max_points):
         node = without_port(series.labels.get("instance", ""))
         instance = series.labels.get("gpu_instance", series.labels.get("GPU_I_ID", ""))
         device = known.get((node, series.labels.get(label, ""), instance))

@@ -12,7 +12,7 @@ from batchjob.runtime.times import format_date
 from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY, day_of, midnight
-from batchjob_stats_db.queries.coverage import refusals
+from batchjob_stats_db.queries.stats import refusals
 
 _STALE_SECONDS = 6 * 3600
 _OVERDUE_SECONDS = DAY
@@ -87,7 +87,8 @@ def _stale_sources(db: Connection, now: int) -> Iterator[str]:
             yield f"{name}: not read for {(now - row.success_time) // 3600} h; {row.error}"
     for cluster in db.execute(sa.select(schema.quarantine.c.cluster).distinct()).scalars().all():
         for each in refusals(db, cluster):
-            yield f"{cluster}: {each.source}: {each.number} rows in quarantine: {each.meaning}"
+            number, meaning = each["number"], each["meaning"]
+            yield f"{cluster}: {each['source']}: {number} rows in quarantine: {meaning}"
 
 
 def _days_without_jobs(db: Connection, cluster: str) -> Iterator[str]:

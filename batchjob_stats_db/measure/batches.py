@@ -76,9 +76,9 @@ def read_series(
     Raises TimeSeriesError.
     """
     for group in _group_jobs(jobs):
-        spans = [job.span for job in group]
+        windows = [job.window for job in group]
         series: dict[str, JobSeries] = defaultdict(lambda: defaultdict(list))
-        for statistic, samples in time_series.measure(METRICS, spans).items():
+        for statistic, samples in time_series.measure(METRICS, windows).items():
             for sample in samples:
                 series[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
         for job in group:
@@ -92,8 +92,10 @@ def _leave_out_returned(
 ) -> None:
     """Take the series of nodes that a job gave back from the time until then only."""
     for until in {at for _, at in job.returned}:
-        span = job.span._replace(until=max(until, job.start + 1), end=until, near_other_run=True)
-        for statistic, samples in time_series.measure(METRICS, [span]).items():
+        window = job.window._replace(
+            until=max(until, job.start + 1), end=until, near_other_run=True
+        )
+        for statistic, samples in time_series.measure(METRICS, [window]).items():
             for metric in METRICS[statistic]:
                 values = series[job.jobid][statistic, metric]
                 values[:] = [each for each in values if returned_at(job, _node(each)) != until]
@@ -113,7 +115,7 @@ def _add_last_samples(
 ) -> None:
     """Add the last samples of nodes that stopped long ago without reporting the job's end."""
     silent = [
-        job.span
+        job.window
         for job in group
         if any(
             node.latest is None and node.end is None for node in samples_by_node(series[job.jobid])
@@ -129,7 +131,7 @@ def _group_jobs(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
     runs: dict[str, int] = defaultdict(int)  # runs seen so far of each jobid
     groups: dict[int, list[JobToMeasure]] = defaultdict(list)
     for job in jobs:
-        if job.span.near_other_run:
+        if job.window.near_other_run:
             yield [job]
             continue
         groups[runs[job.jobid]].append(job)
@@ -143,10 +145,10 @@ def _limit_nodes(jobs: Sequence[JobToMeasure]) -> Iterator[list[JobToMeasure]]:
     group: list[JobToMeasure] = []
     nodes = 0
     for job in jobs:
-        if group and nodes + job.span.nodes > _NODES_PER_QUERY:
+        if group and nodes + job.window.nodes > _NODES_PER_QUERY:
             yield group
             group, nodes = [], 0
         group.append(job)
-        nodes += job.span.nodes
+        nodes += job.window.nodes
     if group:
         yield group

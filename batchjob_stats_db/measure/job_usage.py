@@ -87,7 +87,7 @@ class JobToMeasure(NamedTuple):
     end: int | None  # None: the job is running
     nodes: int | None
     cpus: int | None
-    span: JobWindow
+    window: JobWindow
     failed_before: bool = False  # its last measurement failed
     tool: str = ""  # set for tracked work, which is part of a program and unknown to exporters
     allocated: NodeNames = NodeNames(())  # its nodes; none: unknown
@@ -182,7 +182,7 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     _add_sampled_peaks(kept, values, doubts)
     _leave_out_impossible(job, series, values, doubts, refused)
     nodes = samples_by_node(kept, partial(returned_at, job))
-    until = job.span.until if job.end is None else job.end
+    until = job.window.until if job.end is None else job.end
     if job.end is None:
         until = max(job.start, measured_until(nodes, job.start, until, interval))
     gpus = gpu_usages(kept, job.gpus, until - job.start, interval)
@@ -237,7 +237,7 @@ def _select_trusted_samples(
             is_without_user = not user and _instance(sample) not in with_user
             if _instance(sample) in foreign:
                 dropped += 1
-                if not job.span.continues:  # the part before may have had the node
+                if not job.window.continues:  # the part before may have had the node
                     doubts.add(OTHER_NODES)
                     refused["node"] += 1
             elif user not in users and not is_without_user:
@@ -299,7 +299,7 @@ def _leave_out_impossible(
     refused: Counter[str],
 ) -> None:  # fmt: skip
     """Leave out what is impossible for the job, and sums that lack the part of a node."""
-    seconds = (job.end if job.end is not None else job.span.until) - job.start
+    seconds = (job.end if job.end is not None else job.window.until) - job.start
     for column in _COLUMNS:
         value, key = values.get(column.name), (column.statistic, column.quantity.metric.name)
         if value is None:
@@ -402,7 +402,7 @@ def _find_doubts(
     if job.nodes is not None and len(nodes) > job.nodes:
         doubts.add("more nodes than allocated")
     used = values.get("user_cpu_seconds", 0) + values.get("system_cpu_seconds", 0)
-    elapsed = (job.end or job.span.until) - job.start
+    elapsed = (job.end or job.window.until) - job.start
     if job.cpus and exceeds_cpus(used, job.cpus, elapsed):
         doubts.add(MORE_CPU)
     return doubts

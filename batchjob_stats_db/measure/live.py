@@ -33,7 +33,7 @@ from batchjob_stats_db.measure.job_usage import (
     returned_at,
 )
 from batchjob_stats_db.measure.pending import JOB_COLUMNS, jobs_to_measure
-from batchjob_stats_db.measure.writer import write_live
+from batchjob_stats_db.measure.writer import write_or_set_aside
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesStore
 from batchjob_stats_db.timeseries.resample import is_reset
 
@@ -122,7 +122,9 @@ class LiveMeasurement:
             self._time_series, jobs, self._interval, self._on_progress, series
         )
         for job in usages:
-            self._jobs[job.id] = _Followed(job.start, job.span.until, self._values_of(series[job]))
+            self._jobs[job.id] = _Followed(
+                job.start, job.window.until, self._values_of(series[job])
+            )
         self.looked_at += len(usages)
         return failed | self._write(usages, now)
 
@@ -176,9 +178,9 @@ class LiveMeasurement:
             known = self._jobs.get(job.id)
             if (
                 known and (known.start, known.until) == (job.start, since)
-                and runs[job.jobid] == 1 and job.span.until == now
-                and (not job.span.near_other_run or job.span.free_range[0] <= since)
-                and not job.span.continues
+                and runs[job.jobid] == 1 and job.window.until == now
+                and (not job.window.near_other_run or job.window.free_range[0] <= since)
+                and not job.window.continues
             ):  # fmt: skip
                 yield job
 
@@ -240,7 +242,13 @@ class LiveMeasurement:
             if usage.samples and row != known.written:
                 changed[job] = usage
                 self._jobs[job.id] = known._replace(written=row)
-        refused = write_live(self._store, self._time_series.source, changed, self._policy, now)
+        refused: dict[JobToMeasure, Exception] = {}
+        if changed:
+            with self._store.transaction() as db:
+                refused = write_or_set_aside(
+                    db, self._store.cluster, self._time_series.source, changed, self._policy, now,
+                    is_live=True,
+                )  # fmt: skip
         self.written += len(changed) - len(refused)
         return refused
 
@@ -273,7 +281,7 @@ def _continues(job: JobToMeasure, key: _Key, before: Mapping[_Key, float], value
     """Whether a counter's new last value is its known total and what was added since."""
     total = before.get(key)
     if total is None:  # of another run, perhaps, whose values linger
-        return not job.span.near_other_run
+        return not job.window.near_other_run
     return not is_reset(total, value + _before_resets(key, before))
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -11,11 +11,12 @@ from sqlalchemy.engine import Connection
 from batchjob.schedulers.node_names import NodeNames, short_name
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import chunks
 from batchjob_stats_db.measure.batches import Outcome, measure_isolated
-from batchjob_stats_db.measure.job_usage import NOT_ANSWERED, JobToMeasure, MeasuredUsage
+from batchjob_stats_db.measure.job_usage import NOT_ANSWERED, JobToMeasure
 from batchjob_stats_db.measure.node_usage import installed_gpu_memory
 from batchjob_stats_db.measure.writer import record_failures, write_or_set_aside
 from batchjob_stats_db.timeseries.base import JobWindow, TimeSeriesStore
@@ -45,7 +46,11 @@ def measure_due(
     usages, failed = measure_isolated(time_series, jobs, interval, on_progress)
     if any(usage.devices for usage in usages.values()):
         memory = installed_gpu_memory(time_series, store.cluster, now)
-        usages = {job: with_gpu_memory(usage, memory) for job, usage in usages.items()}
+        for job, usage in usages.items():
+            devices = [
+                each._replace(memory_total_bytes=memory.get(each[:3])) for each in usage.devices
+            ]
+            usages[job] = usage._replace(devices=devices)
     with store.transaction() as db:
         refused = write_or_set_aside(db, store.cluster, time_series.source, usages, policy, now)
         record_failures(db, time_series.source, failed, NOT_ANSWERED, policy, now)
@@ -53,32 +58,25 @@ def measure_due(
     return written, {**failed, **refused}
 
 
-def with_gpu_memory(
-    usage: MeasuredUsage, memory: Mapping[tuple[str, str, str], int]
-) -> MeasuredUsage:
-    """The same with the memory of its GPUs, by node, UUID and instance."""
-    devices = [
-        each._replace(memory_total_bytes=memory.get((each.node, each.uuid, each.gpu_instance)))
-        for each in usage.devices
-    ]
-    return usage._replace(devices=devices)
-
-
 def due_jobs(
     db: Connection, cluster: str, policy: UsagePolicy, now: int, limit: int
 ) -> list[JobToMeasure]:
     """Jobs that are due to be measured, the longest due first."""
     job = schema.job
+    failed = sa.func.coalesce(schema.job_usage.c.doubt, "").contains(NOT_ANSWERED)
     query = (
-        sa.select(*JOB_COLUMNS)
+        sa.select(*JOB_COLUMNS, failed.label("failed_before"))
+        .select_from(job.outerjoin(schema.job_usage))
         .where(job.c.cluster == cluster, job.c.usage_due_time <= now, job.c.start_time.is_not(None))
         .order_by(job.c.usage_due_time, job.c.id)
         .limit(limit)
     )
     rows = db.execute(query).all()
-    failed = _previously_failed(db, [row.id for row in rows])
     jobs = jobs_to_measure(db, cluster, rows, policy, now)
-    return [job._replace(failed_before=job.id in failed) for job in jobs]
+    return [
+        job._replace(failed_before=bool(row.failed_before))
+        for job, row in zip(jobs, rows, strict=True)
+    ]
 
 
 def jobs_to_measure(
@@ -86,15 +84,41 @@ def jobs_to_measure(
 ) -> list[JobToMeasure]:
     """The jobs of rows with the columns JOB_COLUMNS, with the names of their nodes."""
     runs = runs_by_jobid(db, cluster, [row.jobid for row in rows])
-    jobs = [job_to_measure(cluster, row, runs[row.jobid], policy, now) for row in rows]
-    return _with_nodes(db, cluster, jobs)
+    seen, nodes = schema.daily_node_coverage.c, _allocated_nodes(db, [row.id for row in rows])
+    of_days = db.execute(sa.select(seen.node).where(seen.cluster == cluster).distinct()).scalars()
+    known = NodeNames(chain(of_days, *nodes.values()))
+    return [
+        _job_to_measure(cluster, row, runs[row.jobid], nodes.get(row.id, {}), policy, now, known)
+        for row in rows
+    ]
 
 
+def visible_jobs(
+    db: Connection, access: Access, job_ids: Sequence[int], policy: UsagePolicy, now: int
+) -> dict[int, JobToMeasure]:
+    """Runs that have started and may be seen, by the id of the row, to query their measurements."""
+    job = schema.job.c
+    query = sa.select(job.cluster, *JOB_COLUMNS).where(
+        job.id.in_(job_ids), job.start_time.is_not(None), visible(access)
+    )
+    rows = db.execute(query).all()
+    nodes = _allocated_nodes(db, [row.id for row in rows])
+    found: dict[int, JobToMeasure] = {}
+    for cluster in {row.cluster for row in rows}:
+        own = [row for row in rows if row.cluster == cluster]
+        runs = runs_by_jobid(db, cluster, [row.jobid for row in own])
+        for row in own:
+            here = nodes.get(row.id, {})
+            found[row.id] = _job_to_measure(cluster, row, runs[row.jobid], here, policy, now)
+    return found
+
+
+_NO_NODES = NodeNames(())
 Held = tuple[float | None, int | None]
 """When a node was given back, if it was, and the GPUs that were allocated on it, if known."""
 
 
-def allocated_nodes(db: Connection, job_ids: Sequence[int]) -> dict[int, dict[str, Held]]:
+def _allocated_nodes(db: Connection, job_ids: Sequence[int]) -> dict[int, dict[str, Held]]:
     """The nodes of jobs, by id; none of jobs whose nodes are unknown."""
     share = schema.job_node.c
     nodes: dict[int, dict[str, Held]] = {}
@@ -105,88 +129,61 @@ def allocated_nodes(db: Connection, job_ids: Sequence[int]) -> dict[int, dict[st
     return nodes
 
 
-def with_allocation(job: JobToMeasure, nodes: Mapping[str, Held]) -> JobToMeasure:
-    """The job with its nodes, of `allocated_nodes`, and with the GPUs of each if they are known."""
-    returned = tuple((node, int(until)) for node, (until, _) in nodes.items() if until is not None)
-    gpus = tuple((short_name(node), number) for node, (_, number) in nodes.items() if number)
-    if returned:
-        gpus = ()  # it held them for different times
-    elif sum(number for _, number in gpus) != sum(number for _, number in job.gpus):
-        gpus = job.gpus
-    return job._replace(allocated=NodeNames(nodes), returned=returned, gpus=gpus)
+def _gpus_on(allocated: int | None, nodes: Mapping[str, Held]) -> tuple[tuple[str, int], ...]:
+    """The GPUs allocated on each node, or ("", n) if only the number for the whole job is known."""
+    by_node = tuple((short_name(node), number) for node, (_, number) in nodes.items() if number)
+    if any(until is not None for until, _ in nodes.values()):
+        return ()  # it held them for different times
+    if sum(number for _, number in by_node) == (allocated or 0):
+        return by_node
+    return (("", allocated),) if allocated else ()
 
 
-def _with_nodes(db: Connection, cluster: str, jobs: Sequence[JobToMeasure]) -> list[JobToMeasure]:
-    seen, nodes = schema.daily_node_coverage.c, allocated_nodes(db, [job.id for job in jobs])
-    of_days = db.execute(sa.select(seen.node).where(seen.cluster == cluster).distinct()).scalars()
-    known = NodeNames(chain(of_days, *nodes.values()))
-    return [
-        with_allocation(job, nodes.get(job.id, {}))._replace(cluster_nodes=known) for job in jobs
-    ]
-
-
-def _previously_failed(db: Connection, ids: Sequence[int]) -> set[int]:
-    usage = schema.job_usage.c
-    found: set[int] = set()
-    for part in chunks(ids):
-        which = usage.job_id.in_(part) & usage.doubt.contains(NOT_ANSWERED)
-        found.update(db.execute(sa.select(usage.job_id).where(which)).scalars())
-    return found
-
-
-class JobRun(NamedTuple):
-    """A run with its times in epoch seconds, or a part of one that was resized."""
-
-    start: float
-    end: float | None
-    is_resized: bool = False  # it ended as another part of the job began
-
-
-def runs_by_jobid(db: Connection, cluster: str, jobids: Sequence[str]) -> dict[str, list[JobRun]]:
-    """All runs of the job ids, of any user."""
+def runs_by_jobid(db: Connection, cluster: str, jobids: Sequence[str]) -> dict[str, list[Any]]:
+    """All started runs of the job ids, of any user, and parts of those that were resized."""
     job = schema.job
-    runs: dict[str, list[JobRun]] = {}
+    runs: dict[str, list[Any]] = {}
     for part in chunks(list(dict.fromkeys(jobids))):
         columns = (job.c.jobid, job.c.start_time, job.c.end_time, job.c.state)
         query = sa.select(*columns).where(job.c.cluster == cluster, job.c.jobid.in_(part))
         # `start` is checked here: in the query, it makes SQLite without statistics scan all started
         # jobs.
-        for jobid, start, end, state in db.execute(query):
-            if start is not None:
-                runs.setdefault(jobid, []).append(JobRun(start, end, state == JobState.RESIZED))
+        for run in db.execute(query):
+            if run.start_time is not None:
+                runs.setdefault(run.jobid, []).append(run)
     return runs
 
 
-def job_to_measure(
-    cluster: str,
-    row: Any,
-    runs: Sequence[JobRun],
-    policy: UsagePolicy,
-    now: int,
-) -> JobToMeasure:
-    """The job to measure for one run; `row` has the columns JOB_COLUMNS."""
+def _job_to_measure(
+    cluster: str, row: Any, runs: Sequence[Any], nodes: Mapping[str, Held], policy: UsagePolicy,
+    now: int, cluster_nodes: NodeNames = _NO_NODES,
+) -> JobToMeasure:  # fmt: skip
+    """The job to measure for one run on these nodes; `row` has the columns JOB_COLUMNS."""
     # Series are queried in whole seconds, from the start rounded down to the end rounded up.
     start = int(row.start_time)
     end = None if row.end_time is None else math.ceil(row.end_time)
     until = min(now, end + policy.settle_seconds) if end is not None else now
-    later = min((run.start for run in runs if run.start > row.start_time), default=math.inf)
-    earlier = [(run.end or run.start) for run in runs if run.start < row.start_time]
+    own_start = row.start_time
+    later = min((run.start_time for run in runs if run.start_time > own_start), default=math.inf)
+    earlier = [run.end_time or run.start_time for run in runs if run.start_time < own_start]
     # By then, the lingering series of the previous run are gone.
     before = max(earlier, default=-math.inf) + policy.settle_seconds
     last_seen = (end if end is not None else now) + policy.settle_seconds
-    span = JobWindow(
+    window = JobWindow(
         cluster, row.jobid, start, int(max(min(until, later - 1), start + 1)),
         near_other_run=before > start - CARRIED_SECONDS or later <= last_seen,
         end=end, nodes=row.allocated_nodes or 1, free_range=(before, later - 1),
-        continues=any(run.is_resized and run.end == row.start_time for run in runs),
+        # A part of a resized job ended as this one began.
+        continues=any(run.state == JobState.RESIZED and run.end_time == own_start for run in runs),
     )  # fmt: skip
     cpus = row.allocated_cpus  # on average, of a job whose allocation changed
     if cpus and row.resized_cpu_seconds:
         cpus += row.resized_cpu_seconds / max(1, (end or until) - start)
+    returned = ((node, int(until)) for node, (until, _) in nodes.items() if until is not None)
     return JobToMeasure(
-        row.id, cluster, row.jobid, row.username, row.uid, start, end,
-        row.allocated_nodes, cpus, span, tool=row.tool,
-        gpus=(("", row.allocated_gpus),) if row.allocated_gpus else (),
+        row.id, cluster, row.jobid, row.username, row.uid, start, end, row.allocated_nodes, cpus,
+        window, tool=row.tool, allocated=NodeNames(nodes), returned=tuple(returned),
+        cluster_nodes=cluster_nodes, gpus=_gpus_on(row.allocated_gpus, nodes),
     )  # fmt: skip
 
 

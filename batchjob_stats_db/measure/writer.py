@@ -10,7 +10,6 @@ from batchjob.schedulers.records import QuarantinedRow
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import chunks, store_quarantined, write_rows
 from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.isolation import is_database_failure, isolate_failures
@@ -30,50 +29,34 @@ def write_or_set_aside(
     usages: Mapping[JobToMeasure, MeasuredUsage],
     policy: UsagePolicy,
     now: int,
+    *,
+    is_live: bool = False,
 ) -> dict[JobToMeasure, Exception]:
-    """Replace the stored usage of jobs; those that no database accepts are set aside.
+    """Write the usage of jobs; those that no database accepts are set aside.
 
-    Returns the jobs that are set aside, with the errors; they are measured again later.
+    `is_live`: the usage is not final, and changes no due time. Returns the jobs that are set aside,
+    with the errors; they are measured again later.
     """
 
     def write(part: Sequence[JobToMeasure]) -> None:
+        some = {job: usages[job] for job in part}
         with db.begin_nested():
-            write_usages(db, cluster, source, {job: usages[job] for job in part}, policy, now)
+            if is_live:
+                _write_rows(db, source, some.values(), now)
+            else:
+                write_usages(db, cluster, source, some, policy, now)
 
     refused = isolate_failures(list(usages), write, is_database_failure)
-    rows = [
-        QuarantinedRow(source, f"left out of job {job.jobid}", f"job {job.jobid}", rule)
-        for job, usage in usages.items()
-        for rule in set(usage.refused)
-    ]
-    store_quarantined(db, cluster, rows, now)
+    if is_live:  # the days of running jobs are rebuilt in any case
+        _mark_days_of(db, cluster, [job for job in usages if job.end is not None], now)
+    else:
+        rows = [
+            QuarantinedRow(source, f"left out of job {job.jobid}", f"job {job.jobid}", rule)
+            for job, usage in usages.items()
+            for rule in set(usage.refused)
+        ]
+        store_quarantined(db, cluster, rows, now)
     record_failures(db, source, refused, NOT_STORABLE, policy, now)
-    return refused
-
-
-def write_live(
-    store: Store,
-    source: str,
-    usages: Mapping[JobToMeasure, MeasuredUsage],
-    policy: UsagePolicy,
-    now: int,
-) -> dict[JobToMeasure, Exception]:
-    """Write the usage of jobs that is not final yet, which changes no due time.
-
-    The days of running jobs are rebuilt in any case. Returns the jobs that are set aside, as
-    `write_or_set_aside` does.
-    """
-    if not usages:
-        return {}
-    with store.transaction() as db:
-
-        def write(part: Sequence[JobToMeasure]) -> None:
-            with db.begin_nested():
-                _write_rows(db, source, [usages[job] for job in part], now)
-
-        refused = isolate_failures(list(usages), write, is_database_failure)
-        record_failures(db, source, refused, NOT_STORABLE, policy, now)
-        _mark_days_of(db, store.cluster, [job for job in usages if job.end is not None], now)
     return refused
 
 

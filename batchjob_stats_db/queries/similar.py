@@ -38,39 +38,15 @@ def similar(
     for shared_columns in (("name",) if job["name"] else (), _REQUEST if requested else ()):
         if not shared_columns:
             continue
-        rows = _successful_jobs(db, access, job, shared_columns, most, names)
+        parameters = {name: job[name] for name in (*shared_columns, "cluster", "username", "id")}
+        parameters["until"] = _EVER if job["start_time"] is None else job["start_time"]
+        query = _latest_jobs(access, shared_columns, is_success=True)
+        rows = rows_by_ids(db, db.scalars(query, {**parameters, "most": most}).all(), names)
         if len(rows) > len(found[1]):
             found = ("name" if shared_columns == ("name",) else "account, partition and size", rows)
         if len(rows) >= min(3, most):
             break
     return found
-
-
-def _successful_jobs(
-    db: Connection, access: Access, job: Mapping[Any, Any], shared_columns: tuple[str, ...],
-    most: int, names: ColumnNames,
-) -> Sequence[RowMapping]:  # fmt: skip
-    parameters = {name: job[name] for name in shared_columns}
-    parameters |= {"cluster": job["cluster"], "user": job["username"], "id": job["id"]}
-    parameters |= {"until": _EVER if job["start_time"] is None else job["start_time"], "most": most}
-    return rows_by_ids(
-        db, db.scalars(_successful_query(access, shared_columns), parameters).all(), names
-    )
-
-
-@cached_by_access
-def _successful_query(access: Access, shared_columns: tuple[str, ...]) -> sa.Select[int]:
-    table = schema.job.c
-    return (
-        sa.select(table.id)
-        .where(
-            *_latest(until=True), visible(access), table.id != sa.bindparam("id"),
-            table.state == "COMPLETED", table.end_time.is_not(None),
-            *(table[name].is_not_distinct_from(sa.bindparam(name)) for name in shared_columns),
-        )
-        .order_by(table.start_time.desc(), table.id.desc())
-        .limit(sa.bindparam("most"))
-    )  # fmt: skip
 
 
 def same_name(
@@ -86,43 +62,48 @@ def same_name(
     """
     if not job["name"]:
         return ()
-    parameters = {"cluster": job["cluster"], "user": job["username"], "name": job["name"]}
-    ids = db.scalars(_same_name_query(access), {**parameters, "most": most}).all()
-    return rows_by_ids(db, ids, names)[::-1]
+    parameters = {name: job[name] for name in ("cluster", "username", "name")}
+    query = _latest_jobs(access, ("name",), is_success=False)
+    return rows_by_ids(db, db.scalars(query, {**parameters, "most": most}).all(), names)[::-1]
 
 
 @cached_by_access
-def _same_name_query(access: Access) -> sa.Select[int]:
-    table = schema.job.c
-    return (
-        sa.select(table.id)
-        .where(*_latest(until=False), visible(access), table.name == sa.bindparam("name"))
-        .order_by(table.start_time.desc(), table.id.desc())
-        .limit(sa.bindparam("most"))
-    )
+def _latest_jobs(access: Access, shared: tuple[str, ...], *, is_success: bool) -> sa.Select[int]:
+    """The latest of a user's started jobs on a cluster that share these columns.
 
-
-def _latest(*, until: bool) -> list[ColumnElement[bool]]:
-    """Conditions for the latest jobs that a user started on a cluster, optionally up to a time.
-
-    Queries that go back from the latest one stop reading when enough jobs are found.
+    `is_success`: only those that were successful, up to a time, except one. The query goes back
+    from the latest one, and stops reading when enough jobs are found, or so many are compared.
     """
-    other = _OTHER.c
+    job, other = schema.job.c, _OTHER.c
     earliest = (
         sa.select(other.start_time)
-        .where(*_started(other, until))
+        .where(*_started(other, is_success))
         .order_by(other.start_time.desc(), other.id.desc())
         .limit(1)
         .offset(_COMPARED_JOBS - 1)
         .scalar_subquery()
     )
-    table = schema.job.c
-    return [*_started(table, until), table.start_time >= sa.func.coalesce(earliest, 0)]
+    query = (
+        sa.select(job.id)
+        .where(
+            *_started(job, is_success), job.start_time >= sa.func.coalesce(earliest, 0),
+            *(job[name].is_not_distinct_from(sa.bindparam(name)) for name in shared),
+            visible(access),
+        )
+        .order_by(job.start_time.desc(), job.id.desc())
+        .limit(sa.bindparam("most"))
+    )  # fmt: skip
+    if not is_success:
+        return query
+    return query.where(
+        job.state == "COMPLETED", job.end_time.is_not(None), job.id != sa.bindparam("id")
+    )
 
 
 def _started(table: Any, until: bool) -> list[ColumnElement[bool]]:
     begun = table.start_time <= sa.bindparam("until") if until else table.start_time.is_not(None)
-    return [table.cluster == sa.bindparam("cluster"), table.username == sa.bindparam("user"), begun]
+    owner = [table[name] == sa.bindparam(name) for name in ("cluster", "username")]
+    return [*owner, begun]
 
 
 def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | None:
@@ -132,9 +113,8 @@ def short_jobs(db: Connection, access: Access, job: Mapping[Any, Any]) -> int | 
     """
     if job["start_time"] is None:
         return None
-    parameters = {"cluster": job["cluster"], "user": job["username"]}
-    start = job["start_time"]
-    parameters |= {"since": start - DAY, "until": start}
+    parameters = {name: job[name] for name in ("cluster", "username")}
+    parameters |= {"since": job["start_time"] - DAY, "until": job["start_time"]}
     return db.execute(_short_jobs(access), parameters).scalar() or 0
 
 
@@ -144,10 +124,8 @@ def _short_jobs(access: Access) -> sa.Select[int]:
     some = (
         sa.select(table.id)
         .where(
-            table.cluster == sa.bindparam("cluster"),
-            table.username == sa.bindparam("user"),
+            *_started(table, until=True),
             table.start_time > sa.bindparam("since"),
-            table.start_time <= sa.bindparam("until"),
             table.elapsed_seconds <= _SHORT_SECONDS,
             table.end_time.is_not(None),
             table.array_jobid == sa.literal_column("''"),

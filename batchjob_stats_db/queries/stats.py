@@ -1,4 +1,4 @@
-"""Totals: clusters, states, users, accounts; an account with its members."""
+"""Totals: clusters and how completely they are read, states, accounts with their members."""
 
 import functools
 from collections.abc import Sequence
@@ -12,8 +12,10 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob.judgements import RUNNING_STATES
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, cached_by_access, visible
+from batchjob_stats_db.database.gate import RULES
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.usage import stored_columns
+from batchjob_stats_db.queries.filters import clusters_to_query
+from batchjob_stats_db.queries.usage import stored_rows
 
 _USUAL_DAYS = 30
 _MIN_JOBS = 10  # a median of fewer jobs would reveal single jobs
@@ -37,6 +39,48 @@ def _clusters() -> sa.Select[Any]:
         .select_from(schema.cluster.outerjoin(state, of_source))
         .order_by(schema.cluster.c.name, state.c.source)
     )
+
+
+def coverage_by_node(db: Connection, cluster: str, since: int) -> list[RowMapping]:
+    """`jobs`, `unmeasured` and `coverage` by node, of jobs that ended since a midnight.
+
+    `unmeasured` are jobs without any sample; the coverage (0..1) is a mean over run time.
+    """
+    daily = schema.daily_node_coverage.c
+    query = (
+        sa.select(
+            daily.node,
+            sa.func.sum(daily.jobs_ended).label("jobs"),
+            sa.func.sum(daily.jobs_unmeasured).label("unmeasured"),
+            (sa.func.sum(daily.covered_seconds) / sa.func.sum(daily.run_seconds)).label("coverage"),
+        )
+        .where(daily.cluster == cluster, daily.day >= since)
+        .group_by(daily.node)
+        .order_by("coverage", daily.node)
+    )
+    return list(db.execute(query).mappings().all())
+
+
+def polls(db: Connection, cluster: str) -> list[RowMapping]:
+    state = schema.poll_state
+    query = sa.select(state).where(state.c.cluster == cluster).order_by(state.c.source)
+    return list(db.execute(query).mappings().all())
+
+
+def refusals(db: Connection, cluster: str) -> list[dict[str, Any]]:
+    """What was refused of a source by each rule of the gate, and is still in quarantine."""
+    bad = schema.quarantine.c
+    query = (
+        sa.select(
+            bad.source, bad.rule, sa.func.count().label("number"),
+            sa.func.max(bad.time).label("last_time"),
+        )
+        .where(bad.cluster == cluster)
+        .group_by(bad.source, bad.rule)
+        .order_by(bad.source, bad.rule)
+    )  # fmt: skip
+    rows = db.execute(query).mappings()
+    return [{**row, "meaning": RULES.get(row["rule"], row["rule"])} for row in rows]
 
 
 def unfinished_by_state(
@@ -96,7 +140,8 @@ def accounts(
 ) -> list[RowMapping]:
     """Accounts with jobs on the days that begin in [since, until), and their descriptions."""
     names = ("cluster", "account")
-    rows = stored_columns(db, access, names, since, until, cluster).subquery()
+    here = tuple(clusters_to_query(db, cluster))
+    rows = stored_rows(access, schema.USAGE, names, here, since, until).subquery()
     accounts_table = schema.account.c
     query = (
         sa.select(*rows.c, accounts_table.parent, accounts_table.limits)

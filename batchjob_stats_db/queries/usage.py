@@ -1,5 +1,6 @@
 """Sums of usage over days, from whole months and the days around them."""
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
@@ -29,64 +30,28 @@ def sum_usage(
     cluster: str | None = None,
     account: str | None = None,
     user: str | None = None,
-    columns: Sequence[str] = schema.DAILY_SUMS,
+    columns: Sequence[str] = (),
     most: int | None = None,
+    sums: schema.Sums = schema.USAGE,
 ) -> list[RowMapping]:
     """Sums of the days that begin in [since, until), one row per value of `by`.
 
-    Raises TooManyError if there is a limit.
+    `columns`: only these. Raises TooManyError if there are more than `most` rows.
     """
     query = _sum_query(
-        access, schema.USAGE, (*by,), (*columns,), _clusters(db, cluster), since, until,
-        account, user, most,
+        access, sums, (*by, *sums.keys), tuple(columns or sums.columns),
+        tuple(clusters_to_query(db, cluster)), since, until, account, user, most,
     )  # fmt: skip
-    return _rows(db, query, most)
-
-
-def sum_emissions(
-    db: Connection,
-    access: Access,
-    by: Sequence[By],
-    since: int,
-    until: int,
-    *,
-    cluster: str | None = None,
-    account: str | None = None,
-    user: str | None = None,
-    most: int | None = None,
-) -> list[RowMapping]:
-    """Grams by provider, one row per provider and value of `by`; providers are never added up.
-
-    Raises TooManyError if there is a limit.
-    """
-    sums = schema.EMISSIONS
-    query = _sum_query(
-        access, sums, (*by, *sums.keys), sums.columns, _clusters(db, cluster), since, until,
-        account, user, most,
-    )  # fmt: skip
-    return _rows(db, query, most)
-
-
-def stored_columns(
-    db: Connection, access: Access, names: tuple[str, ...], since: int, until: int,
-    cluster: str | None,
-) -> sa.CompoundSelect[Any]:  # fmt: skip
-    """These columns of the stored usage of the days that begin in [since, until)."""
-    return _stored_rows(access, schema.USAGE, names, _clusters(db, cluster), since, until)
-
-
-def _clusters(db: Connection, cluster: str | None) -> tuple[str, ...]:
-    """The clusters to read: the keys of the tables begin with the cluster."""
-    return tuple(clusters_to_query(db, cluster))
-
-
-def _rows(db: Connection, query: sa.Select[Any], most: int | None) -> list[RowMapping]:
     found = list(db.execute(query).mappings().all())
     if most is not None and len(found) > most:
         raise TooManyError(
             f"the answer would have more than {most} rows; request fewer days or fewer keys"
         )
     return found
+
+
+sum_emissions = functools.partial(sum_usage, sums=schema.EMISSIONS)
+"""Grams by provider, one row per provider and value of `by`; providers are never added up."""
 
 
 @cached_by_access
@@ -96,7 +61,7 @@ def _sum_query(
     most: int | None,
 ) -> sa.Select[Any]:  # fmt: skip
     """Sums by key; one row more than permitted, to detect that there are too many."""
-    each = _stored_rows(access, sums, (*by, *columns), clusters, since, until, account, user)
+    each = stored_rows(access, sums, (*by, *columns), clusters, since, until, account, user)
     rows = each.subquery().c
     groups = [rows[name] for name in by]
     added = (sa.func.sum(rows[name]).label(name) for name in columns)
@@ -104,10 +69,14 @@ def _sum_query(
     return query if most is None else query.limit(most + 1)
 
 
-def _stored_rows(
+def stored_rows(
     access: Access, sums: schema.Sums, names: tuple[str, ...], clusters: tuple[str, ...],
     since: int, until: int, account: str | None = None, user: str | None = None,
 ) -> sa.CompoundSelect[Any]:  # fmt: skip
+    """These columns of the stored sums of the days that begin in [since, until).
+
+    The clusters to read are named, since the keys of the tables begin with the cluster.
+    """
     wanted = {"account": account, "username": user}
     equal = {name: value for name, value in wanted.items() if value is not None}
     if set(clusters) <= set(access.clusters):

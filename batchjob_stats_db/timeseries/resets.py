@@ -33,45 +33,45 @@ _Window = tuple[float, float, bool]  # of a series: its minimum and last value; 
 
 
 def reset_totals(
-    ask: Ask, metric: str, span: JobWindow, reset_series: Iterable[Identity], interval: float
+    ask: Ask, metric: str, window: JobWindow, reset_series: Iterable[Identity], interval: float
 ) -> Iterator[tuple[Identity, float]]:
     wanted = set(reset_series)
     instances = sorted({dict(identity).get("instance", "") for identity in wanted})
     for first in range(0, len(instances), _INSTANCES_AT_ONCE):
         part = instances[first : first + _INSTANCES_AT_ONCE]
         best: dict[Identity, float] = {}
-        for series, points in _read_samples(ask, metric, span, part, interval).items():
+        for series, points in _read_samples(ask, metric, window, part, interval).items():
             identity = identity_of(dict(series))
-            total = total_of(points, span.start, span.continues)
+            total = total_of(points, window.start, window.continues)
             if identity in wanted and total is not None:
                 best[identity] = max(total, best.get(identity, total))
         yield from best.items()
 
 
 def _read_samples(
-    ask: Ask, metric: str, span: JobWindow, instances: Sequence[str], interval: float
+    ask: Ask, metric: str, window: JobWindow, instances: Sequence[str], interval: float
 ) -> dict[_Labels, Points]:
     """The samples of each copy that a total needs."""
-    which = job_selector([metric], [span], instances)
+    which = job_selector([metric], [window], instances)
     # Windows are counted back from the end; raw samples are read before the first whole one.
-    begin = span.start + (span.until - span.start) % _WINDOW_SECONDS
+    begin = window.start + (window.until - window.start) % _WINDOW_SECONDS
     samples: dict[_Labels, Points] = defaultdict(list)
-    if span.near_other_run:
+    if window.near_other_run:
         query = f"last_over_time({which}[{CARRIED_SECONDS}s])"
-        answer = ask("query", query=query, time=f"{span.start - 0.001:.3f}")
+        answer = ask("query", query=query, time=f"{window.start - 0.001:.3f}")
         for series, result in _labelled(answer):
-            samples[series].append((span.start - 1.0, float(result["value"][1])))
-    if begin > span.start:
-        early = _read_raw(ask, metric, span, instances, begin, begin - span.start, interval)
+            samples[series].append((window.start - 1.0, float(result["value"][1])))
+    if begin > window.start:
+        early = _read_raw(ask, metric, window, instances, begin, begin - window.start, interval)
         for series, points in early:
             samples[series] += samples_around_resets(points)
-    for end, windows in _read_windows(ask, which, begin, span.until):
-        _add_window(ask, metric, span, end, windows, samples, interval)
+    for end, windows in _read_windows(ask, which, begin, window.until):
+        _add_window(ask, metric, window, end, windows, samples, interval)
     return samples
 
 
 def _add_window(
-    ask: Ask, metric: str, span: JobWindow, end: float, windows: Mapping[_Labels, _Window],
+    ask: Ask, metric: str, window: JobWindow, end: float, windows: Mapping[_Labels, _Window],
     samples: dict[_Labels, Points], interval: float,
 ) -> None:  # fmt: skip
     reset_instances = {
@@ -79,7 +79,7 @@ def _add_window(
     }
     if reset_instances:
         whole = _read_raw(
-            ask, metric, span, sorted(reset_instances), end, _WINDOW_SECONDS, interval
+            ask, metric, window, sorted(reset_instances), end, _WINDOW_SECONDS, interval
         )
         for series, points in whole:
             samples[series] += samples_around_resets(points)
@@ -112,13 +112,13 @@ def _read_windows(
 
 
 def _read_raw(
-    ask: Ask, metric: str, span: JobWindow, instances: Sequence[str], end: float, seconds: float,
+    ask: Ask, metric: str, window: JobWindow, instances: Sequence[str], end: float, seconds: float,
     interval: float,
 ) -> Iterator[tuple[_Labels, Points]]:  # fmt: skip
     """The samples of (end - seconds, end], some instances at a time."""
     most = max(1, int(_SAMPLES_AT_ONCE / (_SERIES * (1 + seconds / interval))))
     for first in range(0, len(instances), most):
-        which = job_selector([metric], [span], instances[first : first + most])
+        which = job_selector([metric], [window], instances[first : first + most])
         for series, result in _labelled(ask("query", query=f"{which}[{seconds:g}s]", time=end)):
             pairs = ((float(at), float(value)) for at, value in result["values"])
             # VictoriaMetrics returns the staleness markers of ended series as NaN.

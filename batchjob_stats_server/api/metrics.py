@@ -13,7 +13,7 @@ from batchjob.quantities.curves import CURVES
 from batchjob.runtime.times import rfc3339
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
-from batchjob_stats_db.queries.spans import span_of
+from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.timeseries.base import TimeSeries, TimeSeriesStore
 from batchjob_stats_server.api.answers import answer, select_keys
 from batchjob_stats_server.api.params import PREFIX, RowsParams, RunParams, Time, Word
@@ -110,7 +110,7 @@ async def job_metrics(
     if run_and_job is None:
         return answer([], keys, params.format)
     run, job = run_and_job
-    if not job.span.is_displayed:
+    if not job.window.is_displayed:
         return answer([], keys, params.format)
     audit.log_jobs_seen(principal, f"metrics of job {jobid}", [run])
 
@@ -136,18 +136,18 @@ def _find_run(
     policy, now = services.settings.tsdb.policy(), int(services.clock())
     with services.reader.connect() as db:
         run = run_of(db, access, jobid, params.cluster, params.run)
-        job = span_of(db, access, run["id"], policy, now) if run else None
+        job = visible_jobs(db, access, [run["id"]], policy, now).get(run["id"]) if run else None
     return (run, _limit_time(job, params)) if run and job else None
 
 
 def _limit_time(job: JobToMeasure, params: MetricsQuery) -> JobToMeasure:
     """The same, limited to the requested part of its time."""
-    begin, end = job.span.display_range
+    begin, end = job.window.display_range
     if params.since is not None:
         begin = params.since
     if params.until is not None:
         end = params.until
-    return job._replace(span=job.span._replace(display_range=(begin, end)))
+    return job._replace(window=job.window._replace(display_range=(begin, end)))
 
 
 def _points_per_line(wanted: int, lines: int) -> int:

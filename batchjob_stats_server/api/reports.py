@@ -18,9 +18,9 @@ from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.job_usage import JobToMeasure
+from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.similar import same_name, short_jobs, similar
-from batchjob_stats_db.queries.spans import span_of
 from batchjob_stats_db.queries.stats import usual_wait_seconds
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.cluster_readings import ClusterReadings
@@ -103,7 +103,7 @@ def _largest_node_bytes(readings: ClusterReadings, cluster: str, now: int) -> fl
 def _from_database(
     db: Connection, access: Access, job: Row, policy: UsagePolicy, now: int
 ) -> tuple[ReportInput, JobToMeasure | None]:
-    """Read what the database has of a job, and the span of its measurements."""
+    """Read what the database has of a job, and the window of its measurements."""
     parts = parts_of(db, access, job["id"]) or {}
     alike, jobs = similar(db, access, job, names=SIMILAR_JOB_COLUMNS)
     inputs = ReportInput(
@@ -117,7 +117,7 @@ def _from_database(
             if run["id"] != job["id"]
         ],
     )  # fmt: skip
-    return inputs, span_of(db, access, job["id"], policy, now)
+    return inputs, visible_jobs(db, access, [job["id"]], policy, now).get(job["id"])
 
 
 def _own_script(db: Connection, access: Access, job: Row) -> str:
@@ -155,11 +155,11 @@ def cpu_peaks(history: TimeSeriesStore, job: JobToMeasure) -> Mapping[str, float
 
     Older samples may have been deleted, and nodes may have been out of sight.
     """
-    peaks, span = {}, (job.end or job.span.until) - job.start
+    peaks, elapsed = {}, (job.end or job.window.until) - job.start
     for line in job_series(history, job, [CPU], _MAX_BINS):
         points = line.series.points
         seconds = min((after.time - at.time for at, after in pairwise(points)), default=0.0)
-        if len(points) * seconds >= COMPLETE_COVERAGE * span:
+        if len(points) * seconds >= COMPLETE_COVERAGE * elapsed:
             peaks[line.device.node] = max(point.high for point in points)
     return peaks
 
@@ -171,7 +171,7 @@ def _node_uses(history: TimeSeriesStore, job: JobToMeasure) -> Sequence[NodeUse]
     users = {user for user in (job.user, str(job.uid or "")) if user}
 
     metrics = {Statistic.TOTAL: [CPU_SECONDS.name], Statistic.PEAK: [MEMORY_PEAK.metric.name]}
-    samples = history.measure(metrics, [job.span])
+    samples = history.measure(metrics, [job.window])
 
     def by_node(statistic: Statistic) -> Mapping[str, float]:
         sums: dict[str, float] = {}

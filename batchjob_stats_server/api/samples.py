@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from batchjob.quantities.sample import SampleHeader
 from batchjob_stats_db.measure.job_usage import JobToMeasure
-from batchjob_stats_db.queries.spans import span_of
+from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
 from batchjob_stats_server.api import params as p
@@ -82,7 +82,7 @@ class SampleFilter(NamedTuple):
     @classmethod
     def of(cls, job: JobToMeasure, params: ChosenSamples) -> "SampleFilter":
         """Samples of the run itself: another user may have had its id before or since."""
-        until = job.span.until if job.end is not None else float("inf")
+        until = job.window.until if job.end is not None else float("inf")
         return cls(
             frozenset(user for user in (job.user, str(job.uid or "")) if user),
             max(job.start, params.since or 0),
@@ -114,7 +114,7 @@ async def job_samples(
         run = run_of(db, caller.access, jobid, params.cluster, params.run)
         if run is None or run["start_time"] is None:
             return None
-        job = span_of(db, caller.access, run["id"], policy, now)
+        job = visible_jobs(db, caller.access, [run["id"]], policy, now).get(run["id"])
         return (job, run) if job else None  # None: deleted in the meantime
 
     found = await query_database(caller, find, costly=False)

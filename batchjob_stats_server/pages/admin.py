@@ -12,7 +12,7 @@ from batchjob.schedulers.node_names import short_name
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.measure import rollup
-from batchjob_stats_db.queries import coverage, operators, stats
+from batchjob_stats_db.queries import operators, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_server.api.params import QueryParams
 from batchjob_stats_server.auth import audit
@@ -64,7 +64,7 @@ class ClusterHealth(NamedTuple):
 
     name: str
     polls: Sequence[RowMapping]
-    refusals: Sequence[coverage.Refusals]
+    refusals: Sequence[Mapping[str, Any]]
     nodes: Sequence[NodeQuality]  # worst first
     exporters: int | None  # number that currently answer; None: unknown
     wastes: Sequence[tuple[Mapping[Any, Any], str]]  # each with a mailto: URL, or ""
@@ -110,9 +110,9 @@ def admin(
             raise Problem(403, "this page is only for users who may see all jobs of a cluster")
         queried = {
             name: (
-                coverage.polls(db, name),
-                coverage.refusals(db, name),
-                coverage.coverage_by_node(db, name, yesterday),
+                stats.polls(db, name),
+                stats.refusals(db, name),
+                stats.coverage_by_node(db, name, yesterday),
                 usage_queries.sum_usage(db, EVERYTHING, ["username"], since, until, cluster=name),
                 operators.failures_by_state(db, name, yesterday),
                 operators.failures_by_node(db, name, yesterday, _MAX_LISTED),
@@ -132,7 +132,7 @@ def admin(
 
 def _cluster_health(
     page: PageRenderer, cluster: str, polls: Sequence[RowMapping],
-    refusals: Sequence[coverage.Refusals], coverage_rows: Sequence[RowMapping],
+    refusals: Sequence[Mapping[str, Any]], coverage_rows: Sequence[RowMapping],
     usage_rows: Sequence[RowMapping], failures: Sequence[RowMapping],
     failing_nodes: Sequence[RowMapping],
 ) -> ClusterHealth:  # fmt: skip

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob.quantities.curves import CURVES
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
-from batchjob_stats_db.queries.spans import spans_of
+from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.timeseries.base import TimeSeries, TimeSeriesError
 from batchjob_stats_server.job_curves import job_series
 from batchjob_stats_server.pages.rendering import charts, template_filters
@@ -65,7 +65,7 @@ class Sparklines:
             else:
                 missing[row["id"]] = row
         policy = services.settings.tsdb.policy()
-        jobs = spans_of(db, access, sorted(missing), policy, int(now)) if missing else {}
+        jobs = visible_jobs(db, access, sorted(missing), policy, int(now)) if missing else {}
         futures = {
             number: self._threads.submit(self._query, services, job, missing[number], now)
             for number, job in jobs.items()

@@ -162,7 +162,7 @@ def test_reasons_for_doubt():
     current = sample(Statistic.PEAK, "memory_current_bytes", 12)
     usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, current), 30)
     assert (usage.values["memory_peak_bytes"], usage.doubt) == (12, "peak sampled")
-    running_job = JOB._replace(end=None, span=JOB.span._replace(until=JOB.start + 3600))
+    running_job = JOB._replace(end=None, window=JOB.window._replace(until=JOB.start + 3600))
     assert compute_usage(running_job, by_statistic(WHOLE_RUN_SAMPLES[0]), 30).doubt == "running"
 
 
@@ -288,10 +288,10 @@ def test_runs_of_a_requeued_job_have_separate_windows(store, job, engine, now):
     store.write(Batch((first, second), (), "", 0), "sacct")
     with engine.connect() as db:
         first_due, second_due = due_jobs(db, "c1", UsagePolicy(), now, 10)
-    assert first_due.span.near_other_run
-    assert second_due.span.near_other_run
-    assert first_due.span.until == now - 7001
-    assert not second_due.span.continues
+    assert first_due.window.near_other_run
+    assert second_due.window.near_other_run
+    assert first_due.window.until == now - 7001
+    assert not second_due.window.continues
 
 
 def test_part_of_a_resized_job_continues_the_one_before(store, job, engine, now):
@@ -302,7 +302,7 @@ def test_part_of_a_resized_job_continues_the_one_before(store, job, engine, now)
     store.write(Batch((first, second), (), "", 0), "sacct")
     with engine.connect() as db:
         due = due_jobs(db, "c1", UsagePolicy(), now, 10)
-    assert [each.span.continues for each in due] == [False, True]
+    assert [each.window.continues for each in due] == [False, True]
 
 
 @pytest.mark.parametrize(

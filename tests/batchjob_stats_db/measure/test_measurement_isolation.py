@@ -212,7 +212,7 @@ def test_ids_used_years_ago_cause_no_extra_requests(open_server, store, job, now
         store.write(Batch(tuple(old), (), "", 0), "sacct")
         jobs = due_jobs(db, "c1", POLICY, now, 1000)
         assert len(jobs) == 300
-        assert not any(one.span.near_other_run for one in jobs)
+        assert not any(one.window.near_other_run for one in jobs)
         assert _count_requests(Prometheus(Endpoint(url)), jobs) == ordinary
 
 

@@ -8,7 +8,7 @@ from batchjob.schedulers.records import NodeShare
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import due_days, first_day, mark_days, roll_up
-from batchjob_stats_db.queries.coverage import coverage_by_node
+from batchjob_stats_db.queries.stats import coverage_by_node
 
 D0 = 20540 * DAY  # a midnight
 HOUR = 3600

@@ -1,4 +1,4 @@
-"""The time spans in which the measurements of a page of jobs are queried."""
+"""The time windows in which the measurements of a page of jobs are queried."""
 
 import pytest
 import sqlalchemy as sa
@@ -7,36 +7,36 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
 from batchjob_stats_db.database.engine import parse_url, reader_engine
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.queries.spans import span_of, spans_of
+from batchjob_stats_db.measure.pending import visible_jobs
 from tests.batchjob_stats_server import example_site
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
-    path = tmp_path_factory.mktemp("spans") / "jobs.db"
+    path = tmp_path_factory.mktemp("windows") / "jobs.db"
     example_site.make(path, 40)
     engine = reader_engine(parse_url(f"sqlite:///{path}"))
     yield engine
     engine.dispose()
 
 
-def test_spans_of_a_page_match_those_of_single_jobs(engine):
+def test_windows_of_a_page_match_those_of_single_jobs(engine):
     policy, now = UsagePolicy(), example_site.NOW
     with engine.connect() as db:
         ids = list(db.execute(sa.select(schema.job.c.id).limit(40)).scalars())
-        found = spans_of(db, EVERYTHING, ids, policy, now)
-        single = {number: span_of(db, EVERYTHING, number, policy, now) for number in ids}
-    assert found == {number: job for number, job in single.items() if job}
-    assert len({job.span.cluster for job in found.values()}) > 1
+        found = visible_jobs(db, EVERYTHING, ids, policy, now)
+        single = {number: visible_jobs(db, EVERYTHING, [number], policy, now) for number in ids}
+    assert found == {number: jobs[number] for number, jobs in single.items() if jobs}
+    assert len({job.window.cluster for job in found.values()}) > 1
     assert len(found) < len(ids)  # some are pending
 
 
-def test_jobs_without_access_have_no_span(engine):
+def test_jobs_without_access_have_no_window(engine):
     bob = Access((ClusterLogin("alpha", "bob"),))
     with engine.connect() as db:
         jobs = db.execute(sa.select(schema.job.c.id, schema.job.c.username)).all()
         users = {row.id: row.username for row in jobs}
-        found = spans_of(db, bob, list(users)[:40], UsagePolicy(), example_site.NOW)
+        found = visible_jobs(db, bob, list(users)[:40], UsagePolicy(), example_site.NOW)
     assert found
     assert {users[number] for number in found} == {"bob"}
 
@@ -49,5 +49,5 @@ def test_page_takes_two_statements_plus_one_per_cluster(engine):
     with engine.connect() as db:
         ids = list(db.execute(sa.select(schema.job.c.id).limit(40)).scalars())
         del statements[:]
-        found = spans_of(db, EVERYTHING, ids, UsagePolicy(), example_site.NOW)
-    assert len(statements) == 2 + len({job.span.cluster for job in found.values()})
+        found = visible_jobs(db, EVERYTHING, ids, UsagePolicy(), example_site.NOW)
+    assert len(statements) == 2 + len({job.window.cluster for job in found.values()})
