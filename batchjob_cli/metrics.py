@@ -26,8 +26,8 @@ from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.remote import Server
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, format_table, print_text
+from batchjob_stats_db.samples.file import flatten_values
 from batchjob_stats_db.samples.folder import NoSuchJob, find_jobid
-from batchjob_stats_db.samples.format import flatten_values
 from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
 
 _PAUSE_SECONDS = 0.5

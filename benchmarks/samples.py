@@ -24,7 +24,7 @@ from batchjob.quantities.reading import (
     ProcessReading,
     job_reading,
 )
-from batchjob_stats_db.samples.file import Unpacker
+from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
 from batchjob_stats_db.timeseries.base import JobWindow
@@ -134,11 +134,8 @@ def files(samples: Path, job: Job) -> Iterator[Path]:
 
 def unpacked(path: Path) -> int:
     """Bytes of a file's lines."""
-    unpacker = Unpacker(path)
-    try:
-        return sum(len(line) + 1 for line in unpacker.lines())
-    finally:
-        unpacker.close()
+    with SampleFile(path) as file:
+        return sum(len(line) + 1 for line in file.lines())
 
 
 def main() -> None:

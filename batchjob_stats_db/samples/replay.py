@@ -8,9 +8,8 @@ from batchjob.quantities.energy import ENERGY_JOULES
 from batchjob.quantities.job import CPU_SYSTEM, CPU_USER, IO, NETWORK
 from batchjob.quantities.quantity import Quantity
 from batchjob.quantities.sample import BY_NAME, END, QUANTITIES, JobSample, SampleHeader, SampleKey
-from batchjob_stats_db.samples.file import SampleFile
+from batchjob_stats_db.samples.file import SampleFile, group_values
 from batchjob_stats_db.samples.folder import files_of, folder_of
-from batchjob_stats_db.samples.format import group_values
 
 _PATIENCE_SECONDS = 2.0
 

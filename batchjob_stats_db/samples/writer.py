@@ -11,14 +11,13 @@ import errno
 import fcntl
 import os
 import struct
-import tempfile
 import time
 import zlib
 from pathlib import Path
 
 from batchjob.quantities.sample import JobSample, SampleHeader
-from batchjob_stats_db.samples.file import Unpacker
-from batchjob_stats_db.samples.format import encode_line
+from batchjob.runtime.user_files import replace_file
+from batchjob_stats_db.samples.file import SampleFile, encode_line
 
 SUFFIX = ".jsonl.gz"
 _MAX_ATTEMPTS = 100
@@ -98,31 +97,16 @@ def repack(path: Path) -> None:
     """
     if not path.stat().st_mode & 0o200:
         return
-    unpacker = Unpacker(path)
-    try:
-        fcntl.flock(unpacker.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        text = b"".join(line + b"\n" for line in unpacker.lines())
-        if not text or unpacker.damage:
+    with SampleFile(path) as file:
+        try:
+            fcntl.flock(file.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        text = b"".join(line + b"\n" for line in file.lines())
+        if not text or file.damage:
             return
         compressor = zlib.compressobj(9, zlib.DEFLATED, 16 + 15, 9)
-        _replace(path, compressor.compress(text) + compressor.flush())
-    except BlockingIOError:
-        return
-    finally:
-        unpacker.close()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    status = path.stat()
-    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(descriptor, 0o400)
-            os.fsync(descriptor)
-        os.utime(temporary, ns=(status.st_atime_ns, status.st_mtime_ns))
-        Path(temporary).replace(path)
-    except BaseException:  # never leave a temporary file behind
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        status = path.stat()
+        content = compressor.compress(text) + compressor.flush()
+        replace_file(path, content, mode=0o400, durable=True)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -17,7 +17,7 @@ ROW = "\nPAGE_FAULTS = job_metric("
 CHECK_METRIC = """
 from batchjob.quantities.reading import CgroupReading, job_reading
 from batchjob.quantities.sample import SampleKey
-from batchjob_stats_db.samples.format import group_values
+from batchjob_stats_db.samples.file import group_values
 from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.formats import DeviceNames
 from collectors.jobs.cgroups.reader import ReadErrors

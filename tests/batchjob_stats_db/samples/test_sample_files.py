@@ -21,8 +21,7 @@ from batchjob.quantities.sample import (
     SampleKey,
 )
 from batchjob_stats_db.samples import writer as writing
-from batchjob_stats_db.samples.file import SampleFile
-from batchjob_stats_db.samples.format import Decoder, LineError, encode_line
+from batchjob_stats_db.samples.file import Decoder, LineError, SampleFile, encode_line
 from batchjob_stats_db.samples.writer import Writer, repack
 
 T = 1_775_300_000.0
