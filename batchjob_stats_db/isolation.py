@@ -43,15 +43,16 @@ def is_database_failure(error: Exception, _failed: int = 0) -> bool:
     return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
 
 
-def do_each(items: Iterable[T], work: Callable[[T], bool]) -> bool:
+def do_each(items: Iterable[T], work: Callable[[T], object]) -> bool:
     """Do the work on each item, whatever it does on others; returns whether all of it succeeded.
 
-    Raises the first error when the other items are done, and a failure of the database at once.
+    Work that returns False has failed. Raises the first error when the other items are done, and a
+    failure of the database at once.
     """
     succeeded, failure = True, None
     for item in items:
         try:
-            succeeded &= work(item)
+            succeeded &= work(item) is not False
         except Exception as error:  # whatever one item does, the others are done
             if is_database_failure(error):
                 raise

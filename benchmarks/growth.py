@@ -134,7 +134,7 @@ class Site:
         self.poller = Poller(
             ClusterSettings("c1", (source,), (), settings), self.store, None,
             PollOptions(rollup_interval=1e9), RetentionOptions(), PollerMetrics(),
-            self.clock, self.clock,
+            self.clock,
         )  # fmt: skip
         for number in range(RUNNING):
             self.slurm.add(SlurmJob(number + 1, now - 5000, now - 4000, now + 10**6))

@@ -6,7 +6,6 @@ not written, so that a poll of 5000 running jobs costs only a comparison.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -35,15 +34,6 @@ _START_INDEX, _END_INDEX, _UID_INDEX = map(
 _CHUNK_RECORDS = 5000  # records whose rows are in memory at the same time
 
 
-class WriteCounts(NamedTuple):
-    """The result of writing a batch."""
-
-    new: int = 0
-    changed: int = 0
-    unchanged: int = 0
-    quarantined: int = 0
-
-
 class JobWriter:
     """Writes one cluster's records within a transaction."""
 
@@ -52,6 +42,8 @@ class JobWriter:
         self._cluster = cluster
         self._policy = policy
         self._now = now
+        self.counts = Counter(new=0, changed=0, unchanged=0, quarantined=0)
+        """How many records were new and so on."""
         self.newly_ended: list[JobRecord] = []
         """Jobs whose end was not known before."""
         self.begun_or_ended: list[tuple[int, JobRecord]] = []
@@ -61,16 +53,13 @@ class JobWriter:
         self.refused: Counter[gate.Refusal] = Counter()
         """How often a source broke a rule of the gate."""
 
-    def write(self, records: Sequence[JobRecord]) -> WriteCounts:
-        written = WriteCounts()
+    def write(self, records: Sequence[JobRecord]) -> None:
         for begin in range(0, len(records), _CHUNK_RECORDS):
             chunk = records[begin : begin + _CHUNK_RECORDS]
             admitted, refused, set_aside = gate.admit(chunk, self._now)
-            self._quarantine(refused)
-            part = self._write_chunk(admitted)
-            part = part._replace(quarantined=part.quarantined + set_aside)
-            written = WriteCounts._make(map(sum, zip(written, part, strict=True)))
-        return written
+            self.quarantine(refused)
+            self.counts["quarantined"] += set_aside
+            self._write_chunk(admitted)
 
     def mark_vanished(self, jobids: Sequence[str]) -> None:
         """Mark jobs that the scheduler no longer knows; their end will never be known.
@@ -125,10 +114,10 @@ class JobWriter:
                 self.changed_days.update(days_of(row.start_time, row.end_time or self._now))
             self._db.execute(sa.delete(job).where(condition))
 
-    def _write_chunk(self, records: Sequence[JobRecord]) -> WriteCounts:
+    def _write_chunk(self, records: Sequence[JobRecord]) -> None:
         existing = existing_rows(self._db, self._cluster, records)
         records, forged = _split_forged(records, existing)
-        self._quarantine(forged)
+        self.quarantine(forged)
         ids = {key: row[0] for key, row in existing.items()}
         new: list[JobRecord] = []
         changed: list[JobRecord] = []
@@ -167,10 +156,12 @@ class JobWriter:
         ]
         self._write_nodes(written)
         self._write_steps([*written, *_with_ids(unchanged, ids)])
-        quarantined = len(refused) + len(forged)
-        return WriteCounts(len(new), len(changed), len(records) - len(rows), quarantined)
+        self.counts.update(
+            new=len(new), changed=len(changed), unchanged=len(records) - len(rows),
+            quarantined=len(refused) + len(forged),
+        )  # fmt: skip
 
-    def _quarantine(self, rows: Sequence[QuarantinedRow]) -> None:
+    def quarantine(self, rows: Sequence[QuarantinedRow]) -> None:
         store_quarantined(self._db, self._cluster, rows, self._now)
         self.refused.update((row.source, row.rule) for row in rows)
 

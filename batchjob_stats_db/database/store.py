@@ -4,7 +4,6 @@ One batch is one transaction: rows, days to roll up, quarantine and the watermar
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,8 +13,7 @@ from sqlalchemy.engine import Connection, Engine
 from batchjob.schedulers.accounting import Batch, UnfinishedJob
 from batchjob.schedulers.records import Associations, JobKey, JobRecord
 from batchjob_stats_db.database import gate, record_rows, schema
-from batchjob_stats_db.database.gate import Refusal
-from batchjob_stats_db.database.job_writer import LIVE_STATES, JobWriter, WriteCounts, existing_rows
+from batchjob_stats_db.database.job_writer import LIVE_STATES, JobWriter, existing_rows
 from batchjob_stats_db.database.record_rows import UsagePolicy, write_associations
 from batchjob_stats_db.database.upsert import make_storable, store_quarantined, write_rows
 
@@ -100,25 +98,15 @@ class Store:
         with self.engine.connect() as db:
             return {row.jobid: UnfinishedJob(*row[1:]) for row in db.execute(query).all()}
 
-    def write(
-        self,
-        batch: Batch,
-        source: str,
-        seconds: float = 0.0,
-        ended: list[JobRecord] | None = None,
-        refused: Counter[Refusal] | None = None,
-    ) -> WriteCounts:
-        """Write a batch and its watermark, or nothing of it.
-
-        The jobs whose end was not known before are appended to `ended`, and what the gate refused
-        is counted in `refused`.
-        """
+    def write(self, batch: Batch, source: str, seconds: float = 0.0) -> JobWriter:
+        """Write a batch and its watermark, or nothing of it; returns what was written."""
         now = int(self.clock())
         with self.transaction() as db:
             self._register_cluster(db, now)
             jobs = JobWriter(db, self.cluster, self._policy, now)
-            written = jobs.write(batch.jobs)
-            store_quarantined(db, self.cluster, batch.quarantined, now)
+            jobs.write(batch.jobs)
+            jobs.quarantine(batch.quarantined)
+            jobs.counts["quarantined"] += len(batch.quarantined)
             self.tell(db, jobs)
             jobs.mark_vanished(batch.vanished)
             jobs.mark_runaway(batch.runaway)
@@ -127,11 +115,7 @@ class Store:
                 db, schema.rollup_due, [(self.cluster, day) for day in sorted(jobs.changed_days)]
             )
             self._record_success(db, source, batch.watermark, len(batch.jobs), seconds, now)
-        if ended is not None:
-            ended += jobs.newly_ended
-        if refused is not None:
-            refused += jobs.refused + Counter((row.source, row.rule) for row in batch.quarantined)
-        return written._replace(quarantined=written.quarantined + len(batch.quarantined))
+        return jobs
 
     def write_associations(
         self, associations: Associations, source: str, seconds: float = 0.0

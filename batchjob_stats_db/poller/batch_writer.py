@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.accounting import Batch
@@ -18,10 +18,9 @@ log = logging.getLogger(__name__)
 class BatchWriter:
     """Writes one cluster's batches, and failures of its sources."""
 
-    def __init__(self, store: Store, metrics: PollerMetrics, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, metrics: PollerMetrics) -> None:
         self._store = store
         self._metrics = metrics
-        self._clock = clock
         self._log_once = LogOnce(log)
 
     def write(self, batch: Batch, key: str, seconds: float) -> None:
@@ -56,12 +55,10 @@ class BatchWriter:
 
     def _write(self, batch: Batch, key: str, seconds: float) -> None:
         cluster = self._store.cluster
-        ended: list[JobRecord] = []
-        refused: Counter[Refusal] = Counter()
-        written = self._store.write(batch, key, seconds, ended, refused)
-        self.count_refused(refused)
-        count_ended(self._metrics, cluster, ended, self._clock())
-        for outcome, number in written._asdict().items():
+        written = self._store.write(batch, key, seconds)
+        self.count_refused(written.refused)
+        count_ended(self._metrics, cluster, written.newly_ended, self._store.clock())
+        for outcome, number in written.counts.items():
             self._metrics.jobs.labels(cluster, outcome).inc(number)
         self._metrics.vanished_jobs.labels(cluster).inc(len(batch.vanished))
 

@@ -37,13 +37,13 @@ class JobCommentWriter:
         self._done: tuple[int, int] | None = None  # measured time and id of the last job
         self._tries = 0  # of the job after that
 
-    def run(self, now: int, stop: threading.Event, on_progress: Callable[[], None]) -> bool:
-        """Write some; True. Raises SchedulerError: the jobs from there on are tried again."""
+    def run(self, now: int, stop: threading.Event, on_progress: Callable[[], None]) -> None:
+        """Write some. Raises SchedulerError: the jobs from there on are tried again."""
         for batch in self._batches(now):
             comments = self._source.comments([row["jobid"] for row in batch])
             for row in batch:
                 if stop.is_set():
-                    return True
+                    return
                 known = comments.get(row["jobid"])
                 # An id that was used again has the record of its latest run.
                 if known is None or known.end_time != int(row["end_time"]):
@@ -55,7 +55,6 @@ class JobCommentWriter:
                 self._count.labels(self._store.cluster, outcome).inc()
                 self._done, self._tries = (row["usage_measured_time"], row["id"]), 0
                 on_progress()
-        return True
 
     def _write(self, row: RowMapping) -> str:
         try:

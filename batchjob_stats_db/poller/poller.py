@@ -53,8 +53,8 @@ _ANSWER_SECONDS = 600.0
 _BOOT_TIME = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
-_Work = Callable[[], bool]
-"""A part of a cycle; returns whether all of it succeeded."""
+_Work = Callable[[], object]
+"""A part of a cycle; returns False if a part of it failed."""
 
 
 class Poller:
@@ -68,7 +68,6 @@ class Poller:
         poll: PollOptions,
         retention: RetentionOptions,
         metrics: PollerMetrics,
-        clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = _BOOT_TIME,
         messages: MessageOptions = NO_MESSAGES,
     ) -> None:
@@ -78,17 +77,15 @@ class Poller:
         self._poll = poll
         self._retention = retention
         self.metrics = metrics
-        self._clock = clock
         self._monotonic = monotonic
         self._log_once = LogOnce(log)
-        self._batch_writer = BatchWriter(store, metrics, clock)
+        self._batch_writer = BatchWriter(store, metrics)
         self._patience = Patience(_ANSWER_SECONDS)
         self._rereader = Rereader(
             cluster.sources,
             store,
             self._batch_writer,
             poll,
-            clock,
             monotonic,
             self._signal_progress,
             self._patience,
@@ -168,14 +165,17 @@ class Poller:
         for provider in self.cluster.associations:
             yield provider.name, partial(self._poll_associations, provider)
         yield "reread", partial(self._rereader.reread_due_sources, stop)
-        yield "scripts", partial(self._read_scripts, stop)
+        yield "scripts", partial(
+            read_missing_scripts, self.cluster.sources, self.store, self._batch_writer, self._now(),
+            stop, self._signal_progress,
+        )  # fmt: skip
         if self._live is not None:
             yield "running jobs", partial(self._measure_running, self._live)
             yield "measurements", partial(self._measure, stop)
         yield "messages", self._causes.look
-        yield "comments", partial(self._write_comments, stop)
+        yield "comments", partial(self._write_comments, stop, self._now())
         yield "sums", partial(self._roll_up, stop)
-        yield "retention", self._delete_expired
+        yield "retention", partial(delete_expired, self.store, self._retention, self._now())
         yield "counts", self._count_unfinished
 
     def _run_step(self, name: str, work: _Work) -> bool:
@@ -189,7 +189,7 @@ class Poller:
             return True
         error: Exception | None = None
         try:
-            succeeded = work()
+            succeeded = work() is not False
         except Exception as failure:  # the other steps must still run
             succeeded, error = False, failure
             try:
@@ -220,22 +220,24 @@ class Poller:
         else:
             self._log_once.failure(step, "%s: %s: %s", name, step, _words(error))
 
-    def _poll_source(self, source: AccountingSource, stop: threading.Event) -> bool:
+    def _now(self) -> int:
+        return int(self.store.clock())
+
+    def _poll_source(self, source: AccountingSource, stop: threading.Event) -> None:
         started = self._monotonic()
         for _ in self.write_batches(source, source.name):
             self._signal_progress()
             if stop.is_set():  # written batches are kept; the next poll reads the rest
-                return True
+                return
         self._record_success(source.name)
         duration = self._monotonic() - started
         self.metrics.poll_duration.labels(self.cluster.name, source.name).set(duration)
-        return True
 
     def _record_success(self, source: str) -> None:
         labels = (self.cluster.name, source)
         self._batch_writer.record_success(source)
         self.metrics.polls.labels(*labels, "ok").inc()
-        self.metrics.last_success.labels(*labels).set(self._clock())
+        self.metrics.last_success.labels(*labels).set(self.store.clock())
 
     def write_batches(
         self, source: AccountingSource, key: str, since: int | None = None
@@ -247,7 +249,7 @@ class Poller:
         """
         name = self.cluster.name
         watermark = self.store.watermark(key)
-        begin = since if since is not None else int(self._clock() - self._poll.first)
+        begin = since if since is not None else int(self.store.clock() - self._poll.first)
         unfinished = self.store.unfinished() if since is None else {}
         started = self._monotonic()
         begun = watermark or source.watermark_at(begin)
@@ -255,7 +257,7 @@ class Poller:
             self._batch_writer.write(batch, key, self._monotonic() - started)
             if batch.late:
                 self._rereader.request(source.name)
-            behind = max(0.0, self._clock() - batch.covered_until)
+            behind = max(0.0, self.store.clock() - batch.covered_until)
             self.metrics.behind_seconds.labels(name, source.name).set(behind)
             yield batch.covered_until
             started = self._monotonic()
@@ -270,36 +272,26 @@ class Poller:
         if not self.store.watermark(source.name):  # so that the first poll does not read it again
             self.store.write(Batch((), (), source.watermark_at(covered), covered), source.name)
 
-    def _read_scripts(self, stop: threading.Event) -> bool:
-        now = int(self._clock())
-        return read_missing_scripts(
-            self.cluster.sources, self.store, self._batch_writer, now, stop, self._signal_progress
-        )
-
-    def _write_comments(self, stop: threading.Event) -> bool:
-        now = int(self._clock())
+    def _write_comments(self, stop: threading.Event, now: int) -> bool:
         return do_each(
             self._comment_writers, lambda writer: writer.run(now, stop, self._signal_progress)
         )
 
-    def _poll_associations(self, source: AssociationsSource) -> bool:
+    def _poll_associations(self, source: AssociationsSource) -> None:
         started = self._monotonic()
         self.store.write_associations(source.read(), source.name, self._monotonic() - started)
         self._record_success(source.name)
-        return True
 
-    def _measure_running(self, live: LiveMeasurement) -> bool:
+    def _measure_running(self, live: LiveMeasurement) -> None:
         started, name = self._monotonic(), self.cluster.name
-        failed = live.run(int(self._clock()))
+        failed = live.run(self._now())
         self.metrics.live_duration.labels(name).set(self._monotonic() - started)
         self.metrics.live_jobs.labels(name).set(live.continued + live.looked_at)
         self._log_failed(failed)
-        return True
 
-    def _measure(self, stop: threading.Event) -> bool:
+    def _measure(self, stop: threading.Event) -> None:
         while not stop.is_set() and self.measure_due_jobs():
             self._signal_progress()
-        return True
 
     def _signal_progress(self) -> None:
         self.last_progress = time.monotonic()
@@ -309,7 +301,7 @@ class Poller:
         if self._time_series is None:
             return 0
         name = self.cluster.name
-        now = int(self._clock())
+        now = self._now()
         usages, failed = measure_due(
             self.store,
             self._time_series,
@@ -344,13 +336,12 @@ class Poller:
             done += len(days)
         return done
 
-    def _roll_up(self, stop: threading.Event) -> bool:
+    def _roll_up(self, stop: threading.Event) -> None:
         self._mark_due_days()
         self._rebuild_days(stop)
-        return True
 
     def _mark_due_days(self) -> None:
-        name, now = self.cluster.name, int(self._clock())
+        name, now = self.cluster.name, self._now()
         with self.store.transaction() as db:
             mark_running(db, name, now)
             if self._retention.jobs:  # days whose jobs were deleted must not be recomputed as empty
@@ -361,31 +352,25 @@ class Poller:
 
         Raises the error of the first one that failed, when the others are done.
         """
-        name, now = self.cluster.name, int(self._clock())
+        name, now = self.cluster.name, self._now()
         with self.store.engine.connect() as db:
             days = due_days(db, name, _DAYS_PER_BATCH, now)
 
-        def rebuild(day: int) -> bool:
+        def rebuild(day: int) -> None:
             if not stop.is_set():
                 with self.store.transaction() as db:
                     roll_up(db, name, day, now)
                 self._signal_progress()
                 self.metrics.rolled_up_days.labels(name).inc()
-            return True
 
         do_each(days, rebuild)
         return days
 
-    def _delete_expired(self) -> bool:
-        delete_expired(self.store, self._retention, int(self._clock()))
-        return True
-
-    def _count_unfinished(self) -> bool:
+    def _count_unfinished(self) -> None:
         number = len(self.store.unfinished())
         self.metrics.unfinished_jobs.labels(self.cluster.name).set(number)
         with self.store.engine.connect() as db:
             show_held_gpus(self.metrics, self.cluster.name, held_gpus(db, self.cluster.name))
-        return True
 
 
 def _words(error: Exception) -> str:

@@ -81,7 +81,6 @@ class Rereader:
         store: Store,
         writer: BatchWriter,
         poll: PollOptions,
-        clock: Callable[[], float],
         monotonic: Callable[[], float],
         on_progress: Callable[[], None],
         patience: Patience,
@@ -91,11 +90,10 @@ class Rereader:
         self._store = store
         self._writer = writer
         self._poll = poll
-        self._clock = clock
         self._monotonic = monotonic
         self._on_progress = on_progress
         self._patience = patience
-        self._clock_offset = clock() - monotonic()
+        self._clock_offset = store.clock() - monotonic()
         self._pace = Pace(_PAUSE_SECONDS, poll.longest_pause)
         # By source: the number of further readings that must find nothing.
         self._remaining_readings: dict[str, int] = {}
@@ -112,7 +110,7 @@ class Rereader:
         Raises the first error that is no scheduler's, when the other sources are done.
         """
         self._detect_clock_step()
-        started, now = self._monotonic(), int(self._clock())
+        started, now = self._monotonic(), int(self._store.clock())
         first = self._store.first_time()
         if not self._poll.reread or not self._pace.is_due(started) or first is None:
             return True
@@ -170,7 +168,7 @@ class Rereader:
 
     def _detect_clock_step(self) -> None:
         """After the clock was set, jobs may have ended in windows that were already read."""
-        offset = self._clock() - self._monotonic()
+        offset = self._store.clock() - self._monotonic()
         step, self._clock_offset = offset - self._clock_offset, offset
         if abs(step) > _CLOCK_STEP_SECONDS:
             direction = "forward" if step > 0 else "back"

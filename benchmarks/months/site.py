@@ -170,7 +170,7 @@ def _poller(
     store = Store(engine, "c1", settings.policy(), clock.wall)
     options = PollOptions(interval=interval, rollup_interval=100 * DAY)
     return Poller(
-        cluster, store, tsdb, options, RetentionOptions(), PollerMetrics(), clock.wall,
+        cluster, store, tsdb, options, RetentionOptions(), PollerMetrics(),
         clock.monotonic,
     )  # type: ignore[arg-type]  # fmt: skip
 

@@ -57,7 +57,7 @@ def test_times_round_trip(store, job, rows, engine):
 def test_writing_again_changes_nothing(store, job):
     batch = Batch((run_record(job, "1", D0 + 0.345, 1.234),), (), "", 0)
     store.write(batch, "s")
-    assert store.write(batch, "s").unchanged == 1
+    assert store.write(batch, "s").counts["unchanged"] == 1
 
 
 def test_days_begin_at_midnight(store, job, engine, rows):

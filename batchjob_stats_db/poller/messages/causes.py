@@ -50,7 +50,7 @@ class Causes:
         told = outbox.told_of_records(jobs.begun_or_ended, since, oldest, now)
         outbox.write(db, self._offer, self._store.cluster, told, now)
 
-    def look(self) -> bool:
+    def look(self) -> None:
         """Tell of idle GPUs, full memory and the week; delete what was done long ago.
 
         At first, tell the server which messages people may choose.
@@ -61,7 +61,7 @@ class Causes:
                 subscriptions.write_offer(db, self._store.cluster, self._offer, now)
             self._is_offered = True
         if self._offer is None:
-            return True
+            return
         monday = self._monday(now)
         with self._store.transaction() as db:
             told = self._of_running_jobs(db, self._offer, now)
@@ -70,7 +70,6 @@ class Causes:
             outbox.write(db, self._offer, self._store.cluster, told, now)
             outbox.delete_old(db, self._store.cluster, now)
         self._told_week = monday
-        return True
 
     def _monday(self, now: int) -> date | None:
         """The Monday whose digests are due; None: at other times."""

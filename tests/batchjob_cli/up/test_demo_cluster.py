@@ -58,7 +58,7 @@ def poller_of(engine, source, samples, clock):
     (cluster,) = settings.clusters
     return Poller(
         cluster, Store(engine, CLUSTER, clock=clock), SampleHistory(samples, CLUSTER),
-        settings.poll, settings.retention, PollerMetrics(), clock, clock,
+        settings.poll, settings.retention, PollerMetrics(), clock,
     )  # fmt: skip
 
 

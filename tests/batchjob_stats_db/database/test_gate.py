@@ -133,8 +133,8 @@ def test_a_batch_of_which_many_fail_keeps_the_rest(store, job, engine, rows):
     ],
 )
 def test_record_of_an_impossible_time_is_set_aside(store, job, rows, times, rule):
-    written = store.write(batch(job("1"), job("2", **times), job("3")), "sacct")
-    assert (written.new, written.quarantined) == (2, 1)
+    counts = store.write(batch(job("1"), job("2", **times), job("3")), "sacct").counts
+    assert (counts["new"], counts["quarantined"]) == (2, 1)
     assert [row["jobid"] for row in rows(schema.job)] == ["1", "3"]
     (bad,) = rows(schema.quarantine)
     assert (bad["source"], bad["rule"]) == ("sacct", rule)

@@ -48,7 +48,7 @@ class Site:
         options = PollOptions(interval=interval, first=first, rollup_interval=100 * DAY)
         self.poller = Poller(
             cluster, store, None, options, RetentionOptions(), PollerMetrics(),
-            self.clock, self.monotonic,
+            self.monotonic,
         )  # fmt: skip
 
     def clock(self):

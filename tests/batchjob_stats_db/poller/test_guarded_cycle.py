@@ -187,8 +187,8 @@ def test_source_that_cannot_be_read_again_keeps_no_other_from_it(engine):
 
     sources = [Source("broken", ZeroDivisionError("odd")), Source("good")]
     rereader = Rereader(
-        sources, poller.store, BatchWriter(poller.store, poller.metrics, lambda: 2e9),
-        PollOptions(), lambda: 2e9, lambda: 0.0, bool, Patience(scaled(60)),
+        sources, poller.store, BatchWriter(poller.store, poller.metrics),
+        PollOptions(), lambda: 0.0, bool, Patience(scaled(60)),
     )  # fmt: skip
     for source in sources:
         rereader.request(source.name)
@@ -220,7 +220,7 @@ def test_script_that_cannot_be_read_keeps_no_other_from_being_stored(engine, row
     poller.run_cycle()
     now = good.now + 120
     broken = SourceOfScripts("simulated", bad_job)
-    writer = BatchWriter(poller.store, poller.metrics, lambda: now)
+    writer = BatchWriter(poller.store, poller.metrics)
 
     def read(*sources):
         return read_missing_scripts(sources, poller.store, writer, now, threading.Event(), bool)
@@ -259,7 +259,7 @@ def test_source_that_hangs_keeps_the_poller_from_nothing_else(engine, rows, monk
     poller = Poller(
         cluster, Store(engine, "c1", cluster.tsdb.policy(), clock), None,
         PollOptions(interval=0.0, rollup_interval=0.0), RetentionOptions(), PollerMetrics(),
-        clock, clock,
+        clock,
     )  # fmt: skip
     try:
         assert [poller.run_cycle() for _ in range(3)] == [False] * 3
