@@ -165,15 +165,15 @@ def measured(site: Site, table: Table, jobs: list[SlurmJob]) -> str:
     costs: list[Cost] = []
     with prometheus(lines) as url:
         history = Prometheus(Endpoint(url))
-        ask, asked, size = history.client.ask, 0, 0
+        ask, asked, size = history.session.request, 0, 0
 
-        def counting(*given: Any) -> Any:
+        def counting(*given: Any, **more: Any) -> Any:
             nonlocal asked, size
-            answer = ask(*given)
-            asked, size = asked + 1, size + len(answer[1])
+            answer = ask(*given, **more)
+            asked, size = asked + 1, size + len(answer.body)
             return answer
 
-        history.client.ask = counting  # type: ignore[method-assign,assignment]
+        history.session.request = counting  # type: ignore[method-assign]
         with site.store.engine.begin() as db:
             db.execute(sa.update(schema.job).values(usage_due_time=None))
             ids = [str(job.jobid) for job in jobs]

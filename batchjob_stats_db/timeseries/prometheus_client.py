@@ -1,4 +1,4 @@
-"""A client of a Prometheus-compatible HTTP API, with limits on its answers; parses them."""
+"""Requests to a Prometheus-compatible HTTP API, and its answers."""
 
 import base64
 import math
@@ -40,50 +40,14 @@ class Endpoint:
     scrape_interval: float = 30.0
 
 
-class NoAnswer(Exception):
-    """The server cannot be reached, or exceeds its time."""
-
-
-class UnfinishedAnswer(Exception):
-    """The answer began, but exceeds its maximum size or takes too long to arrive."""
-
-
-class PrometheusClient:
-    """Queries one server over persistent connections.
+def open_session(endpoint: Endpoint) -> HttpSession:
+    """A persistent connection to the server; raises SettingsError if a certificate cannot be read.
 
     Proxies of the user who starts the program are ignored, and answers are not compressed, which
     costs a nearby server more than it saves.
     """
-
-    def __init__(self, endpoint: Endpoint, connections: int = 1) -> None:
-        """Raises SettingsError if a certificate cannot be read."""
-        self._endpoint = endpoint
-        check_certificates(endpoint)
-        self._session = HttpSession(
-            endpoint.url, headers_for(endpoint), partial(trust, endpoint), connections
-        )
-
-    def ask(self, path: str, form: Iterable[tuple[str, str]], timeout: float) -> tuple[int, bytes]:
-        """Status and body; raises NoAnswer and UnfinishedAnswer.
-
-        `timeout`: seconds for the server; the answer may take a little longer to arrive.
-        """
-        method, target, body = request_for(self._endpoint, path, form)
-        try:
-            reply = self._session.request(
-                method,
-                target,
-                headers={"Content-Type": FORM} if body else {},
-                body=body or None,
-                seconds=timeout + PATIENCE_SECONDS,
-                limit=self._endpoint.answer_bytes,
-            )
-        except FetchError as error:
-            raise no_answer(self._endpoint, path, error) from error
-        return reply.status, reply.body
-
-    def close(self) -> None:
-        self._session.close()
+    check_certificates(endpoint)
+    return HttpSession(endpoint.url, headers_for(endpoint), partial(trust, endpoint))
 
 
 def request_for(
@@ -99,13 +63,11 @@ def request_for(
     return "POST", target, text.encode()
 
 
-def no_answer(endpoint: Endpoint, path: str, error: FetchError) -> NoAnswer | UnfinishedAnswer:
-    """Why a query has no answer."""
+def unfinished_reason(endpoint: Endpoint, error: FetchError) -> str:
+    """Why an answer that began is not complete; "" if there is none at all."""
     if error.reason == "too_large":
-        return UnfinishedAnswer(f"the answer has more than {endpoint.answer_bytes} bytes")
-    if error.response_begun:
-        return UnfinishedAnswer("the answer took too long to arrive")
-    return NoAnswer(f"{endpoint.url.rstrip('/')}/api/v1/{path}: {error}")
+        return f"the answer has more than {endpoint.answer_bytes} bytes"
+    return "the answer took too long to arrive" if error.response_begun else ""
 
 
 def headers_for(endpoint: Endpoint) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from batchjob.quantities.job import CPU_SECONDS
 from batchjob.quantities.quantity import SeriesKind, Statistic
+from batchjob.runtime.http_client import FetchError
 from batchjob_stats_db.timeseries import resample
 from batchjob_stats_db.timeseries.base import (
     JobWindow,
@@ -25,16 +26,18 @@ from batchjob_stats_db.timeseries.base import (
     TimeSeriesError,
 )
 from batchjob_stats_db.timeseries.prometheus_client import (
+    FORM,
+    PATIENCE_SECONDS,
     Endpoint,
     NamedSeries,
-    NoAnswer,
     PartialAnswer,
-    PrometheusClient,
-    UnfinishedAnswer,
     finite_points,
     instant_values,
     named_series,
+    open_session,
+    request_for,
     results_of,
+    unfinished_reason,
 )
 from batchjob_stats_db.timeseries.promql import (
     BY_IDENTITY,
@@ -86,7 +89,7 @@ class Prometheus:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self.client = PrometheusClient(endpoint)
+        self.session = open_session(endpoint)
 
     def measure(
         self, wanted: Mapping[Statistic, Sequence[str]], windows: Sequence[JobWindow]
@@ -361,16 +364,18 @@ class Prometheus:
         # VictoriaMetrics must not answer from its cache, nor Thanos with a partial answer.
         form = {**parameters, "timeout": f"{math.ceil(timeout * 1000)}ms"}
         form |= {"nocache": "1", "partial_response": "false"}
+        items = ((name, str(value)) for name, value in form.items())
+        method, target, body = request_for(self._endpoint, what, items)
         url = f"{self._endpoint.url.rstrip('/')}/api/v1/{what}"
         try:
-            status, body = self.client.ask(
-                what, ((name, str(value)) for name, value in form.items()), timeout
-            )
-        except UnfinishedAnswer as error:
-            raise TimeSeriesError(f"{url}: {error}") from error
-        except NoAnswer as error:
-            raise TimeSeriesError(str(error)) from error
-        return results_of(url, status, body)
+            reply = self.session.request(
+                method, target, headers={"Content-Type": FORM} if body else {}, body=body or None,
+                seconds=timeout + PATIENCE_SECONDS, limit=self._endpoint.answer_bytes,
+            )  # fmt: skip
+        except FetchError as error:
+            text = unfinished_reason(self._endpoint, error) or error
+            raise TimeSeriesError(f"{url}: {text}") from error
+        return results_of(url, reply.status, reply.body)
 
 
 def _window_to_read(window: JobWindow, margin: float) -> JobWindow:

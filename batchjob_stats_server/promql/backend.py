@@ -11,12 +11,11 @@ from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.timeseries.prometheus_client import (
     PATIENCE_SECONDS,
     Endpoint,
-    NoAnswer,
     check_certificates,
     headers_for,
-    no_answer,
     request_for,
     trust,
+    unfinished_reason,
 )
 from batchjob_stats_server.promql.async_client import AsyncHttpSession
 from batchjob_stats_server.promql.query_limits import Unavailable
@@ -101,7 +100,11 @@ class PromqlBackend:
                 seconds=timeout + PATIENCE_SECONDS, limit=self._endpoint.answer_bytes,
             )  # fmt: skip
         except FetchError as error:
-            raise _unavailable(no_answer(self._endpoint, path, error)) from error
+            if reason := unfinished_reason(self._endpoint, error):
+                raise Unavailable(f"{reason}; ask for less") from error
+            log.warning("the time series database: %s: %s", target, error)
+            # Not the error's text: it contains addresses that callers must not see.
+            raise Unavailable("the time series database does not answer") from error
 
     def close(self) -> None:
         self._session.close()
@@ -109,14 +112,6 @@ class PromqlBackend:
 
 def _old_smoothing(found: re.Match[str]) -> str:
     return found[0] if found[0].startswith('"') else f"{_OLD_SMOOTHING}("
-
-
-def _unavailable(error: Exception) -> Unavailable:
-    if isinstance(error, NoAnswer):
-        log.warning("the time series database: %s", error)
-        # Not the error's text: it contains addresses that callers must not see.
-        return Unavailable("the time series database does not answer")
-    return Unavailable(f"{error}; ask for less")
 
 
 def _rejected(status: int, body: bytes) -> Rejected:

@@ -217,13 +217,13 @@ def test_store_that_answers_slowly_is_skipped_and_the_next_pass_covers_its_time(
     monkeypatch.setattr(prometheus_store, "time", clock)
     with victoria_metrics(SITE.lines) as url:
         history = Prometheus(Endpoint(url, timeout_seconds=60))
-        ask = history.client.ask
+        ask = history.session.request
 
-        def slow_ask(*asked):
+        def slow_ask(*asked, **more):
             seconds[0] += pause[0]
-            return ask(*asked)
+            return ask(*asked, **more)
 
-        history.client.ask = slow_ask
+        history.session.request = slow_ask
         live = LiveMeasurement(store, history, POLICY, SCRAPE)
         store.write(Batch(SITE.known(BEGIN + PASS), (), "", BEGIN), "sacct")
         live.run(BEGIN + PASS)

@@ -180,14 +180,14 @@ def test_failure_for_every_job_is_a_failure_of_the_store(store, job, now, engine
 def _count_requests(history, jobs):
     """Measure the jobs; the number of requests it took."""
     requests = 0
-    original_ask = history.client.ask
+    original_ask = history.session.request
 
-    def counting_ask(*args):
+    def counting_ask(*args, **more):
         nonlocal requests
         requests += 1
-        return original_ask(*args)
+        return original_ask(*args, **more)
 
-    history.client.ask = counting_ask
+    history.session.request = counting_ask
     measure_isolated(history, jobs, 30)
     return requests
 

@@ -6,7 +6,9 @@ import pytest
 import trustme
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_stats_db.timeseries.prometheus_client import Endpoint, NoAnswer, PrometheusClient
+from batchjob_stats_db.timeseries.base import TimeSeriesError
+from batchjob_stats_db.timeseries.prometheus_client import Endpoint
+from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from tests.helpers.http_server import Response, serving
 
 
@@ -22,7 +24,8 @@ def store(authority):
     authority.issue_cert("localhost").configure_cert(context)
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
-    with serving(lambda _: Response(b"{}"), host="localhost", tls=context) as server:
+    answer = Response(b'{"status": "success", "data": {"result": []}}')
+    with serving(lambda _: answer, host="localhost", tls=context) as server:
         yield server
 
 
@@ -41,12 +44,13 @@ def endpoint(store, authority, tmp_path):
 
 
 def test_long_query_is_sent_by_post(store, endpoint):
-    client = PrometheusClient(endpoint())
+    client = Prometheus(endpoint())
     for query in ("up", "up + " * 1000 + "up"):
-        assert client.ask("query", [("query", query)], 5.0) == (200, b"{}")
-    client.close()
+        assert client.ask("query", query=query) == []
+    client.session.close()
     short, long = store.requests
-    assert (short.method, short.target) == ("GET", "/prometheus/api/v1/query?query=up")
+    assert short.method == "GET"
+    assert short.target.startswith("/prometheus/api/v1/query?query=up&timeout=60000ms&")
     assert short.body == b""
     assert (long.method, long.target) == ("POST", "/prometheus/api/v1/query")
     assert long.headers["Content-Type"] == "application/x-www-form-urlencoded"
@@ -61,17 +65,17 @@ def test_long_query_is_sent_by_post(store, endpoint):
     ],
 )
 def test_credentials_are_sent(store, endpoint, credentials, sent):
-    client = PrometheusClient(endpoint(**credentials))
-    client.ask("labels", [], 5.0)
-    client.close()
+    client = Prometheus(endpoint(**credentials))
+    client.ask("query", query="up")
+    client.session.close()
     assert store.requests[0].headers["Authorization"] == sent
 
 
 def test_server_of_another_authority_is_not_queried(store, endpoint, tmp_path):
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
-    client = PrometheusClient(endpoint(ca_file=tmp_path / "other.pem", token="secret"))
-    with pytest.raises(NoAnswer, match="certificate not trusted"):
-        client.ask("labels", [], 5.0)
+    client = Prometheus(endpoint(ca_file=tmp_path / "other.pem", token="secret"))
+    with pytest.raises(TimeSeriesError, match="certificate not trusted"):
+        client.ask("query", query="up")
     assert store.requests == []
 
 
@@ -80,14 +84,14 @@ def test_invalid_certificate_file_is_reported(endpoint, tmp_path, name):
     (tmp_path / "wrong.pem").write_text("wrong")
     for file in ("wrong.pem", "missing.pem"):
         with pytest.raises(SettingsError, match=f"{name.replace('_', '-')}: .*{file}: "):
-            PrometheusClient(endpoint(**{name: tmp_path / file}))
+            Prometheus(endpoint(**{name: tmp_path / file}))
 
 
 def test_replaced_certificate_is_used_by_the_next_connection(store, endpoint, authority, tmp_path):
-    client = PrometheusClient(endpoint())
-    client.ask("labels", [], 5.0)
-    client.close()
+    client = Prometheus(endpoint())
+    client.ask("query", query="up")
+    client.session.close()
     stranger = trustme.CA().issue_cert("poller.example")
     stranger.private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
-    with pytest.raises(NoAnswer):
-        client.ask("labels", [], 5.0)
+    with pytest.raises(TimeSeriesError):
+        client.ask("query", query="up")
