@@ -81,10 +81,9 @@ def writer_engine(url: URL, *, create: bool = False, answer_seconds: float = 360
         _limit_waiting(engine, float("inf") if create else answer_seconds)
         return engine
     path = _local_path(url)
-    if not create and not os.path.exists(path):
-        raise DatabaseError(f"{path}: no such database; create it with `batchjob_stats_db migrate`")
     if create:
         _create_file(path)
+    _require_file(path)
     # mode=rw: if the database has been removed in the meantime, do not create an empty file.
     uri = f"file:{_quote_path(path)}?mode=rw"
     engine = sa.create_engine(
@@ -112,6 +111,11 @@ def _create_file(path: str) -> None:
         raise DatabaseError(f"{path}: {error.strerror}") from error
 
 
+def _require_file(path: str) -> None:
+    if not os.path.exists(path):
+        raise DatabaseError(f"{path}: no such database; create it with `batchjob_stats_db migrate`")
+
+
 def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 5) -> Engine:
     """Open the database read-only; a statement is cancelled after its time.
 
@@ -131,8 +135,7 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
         sa.event.listen(engine, "connect", _set_read_only)
         return engine
     path = _local_path(url)
-    if not os.path.exists(path):
-        raise DatabaseError(f"{path}: no such database; create it with `batchjob_stats_db migrate`")
+    _require_file(path)
     engine = sa.create_engine(
         url,
         creator=lambda: sqlite3.connect(
@@ -145,7 +148,7 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
     cache = max(_LEAST_CACHE_KIBIBYTES, _READERS_CACHE_KIBIBYTES // connections)
 
     def set_up(raw: _TimedConnection, record: Any) -> None:
-        record.info[_UNCHANGED] = _UnchangedReads()
+        record.info[_UNCHANGED] = {}
         for pragma in ("query_only=ON", f"cache_size=-{cache}", "temp_store=MEMORY"):
             _set_pragma(raw, pragma)
         # Check the time every 10,000 instructions of SQLite's virtual machine.
@@ -160,14 +163,8 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
     return engine
 
 
-_UNCHANGED = "unchanged reads"
+_UNCHANGED = "unchanged reads"  # of a read-only connection to SQLite
 _MAX_UNCHANGED = 1000
-
-
-class _UnchangedReads(dict[tuple[sa.Select[Any], object], Sequence[sa.Row[Any]]]):
-    """Rows that a read-only connection to SQLite has read from one version of the database."""
-
-    version = 0
 
 
 def read_if_changed(
@@ -179,18 +176,19 @@ def read_if_changed(
     changes made through other connections (https://www.sqlite.org/pragma.html#pragma_data_version),
     so nothing outdated is returned. The statement must be the same object each time.
     """
-    known: _UnchangedReads | None = db.info.get(_UNCHANGED)
+    known: dict[object, Any] | None = db.info.get(_UNCHANGED)
     raw = db.connection.driver_connection
     if known is None or raw is None:  # PostgreSQL, or a connection that writes
         return db.execute(statement, parameters).all()
     (version,) = raw.execute("PRAGMA data_version").fetchone()
-    if version != known.version or len(known) > _MAX_UNCHANGED:
+    if version != known.get("version") or len(known) > _MAX_UNCHANGED:
         known.clear()
-        known.version = version
+        known["version"] = version
     key = statement, tuple(parameters.values())
     if key not in known:
         known[key] = db.execute(statement, parameters).all()
-    return known[key]
+    rows: Sequence[sa.Row[Any]] = known[key]
+    return rows
 
 
 LazyConnection = Callable[[], Connection]

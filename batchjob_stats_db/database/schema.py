@@ -319,9 +319,8 @@ def _aggregate_table(
     name: str, period: str, keys: tuple[str, ...], sums: tuple[str, ...], *indexed: str
 ) -> Table:
     """Sums with fewer rows than those by day and user, for queries that need no more detail."""
-    return Table(
+    return _table(
         name,
-        metadata,
         *_keys("cluster"),
         Column(period, BigInteger, primary_key=True),
         *_keys(" ".join(keys)),
@@ -329,7 +328,6 @@ def _aggregate_table(
         *(Index(f"ix_{name}_{suffix}", "cluster", column, period)
           for suffix, column in (("user", "username"), ("account", "account"))
           if suffix in indexed),
-        sqlite_with_rowid=False,
     )  # fmt: skip
 
 

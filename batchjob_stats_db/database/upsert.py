@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
-from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.engine import Connection
 
 from batchjob.schedulers.records import RAW_LIMIT, QuarantinedRow
 from batchjob_stats_db.database import schema
@@ -56,39 +56,29 @@ def _compile_upsert(
     dialect: str, table: sa.Table, columns: tuple[str, ...], keep_existing: bool
 ) -> str:
     """`INSERT ... ON CONFLICT`, placeholders in the order of `columns`, for a dialect's name."""
-    key = _key_columns(table)
+    unique = [each for each in table.constraints if isinstance(each, sa.UniqueConstraint)]
+    key = [column.name for column in (unique[0] if unique else table.primary_key).columns]
     unchanged = {*key, *(column.name for column in table.primary_key.columns)}
     updated = [column for column in columns if column not in unchanged]
     values: dict[str, Any] = {column: sa.bindparam(column) for column in columns}
-    statement: Any
+    # psycopg's type is not annotated, and `insert` has the same methods for both databases.
+    insert: Any
+    positional: Any
     if dialect == "sqlite":
-        statement = sqlite.insert(table).values(values)
+        insert, positional = sqlite.insert, SQLiteDialect_pysqlite(paramstyle="qmark")
     else:
-        statement = postgresql.insert(table).values(values)
+        insert, positional = postgresql.insert, PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
+    statement = insert(table).values(values)
     if updated and not keep_existing:
         statement = statement.on_conflict_do_update(
             index_elements=key, set_={column: statement.excluded[column] for column in updated}
         )
     else:
         statement = statement.on_conflict_do_nothing(index_elements=key)
-    compiled = statement.compile(dialect=_positional_dialect(dialect))
+    compiled = statement.compile(dialect=positional)
     # Placeholders are in the table's column order, not the dictionary's.
     assert list(compiled.positiontup) == list(columns), (compiled.positiontup, columns)
     return str(compiled)
-
-
-def _key_columns(table: sa.Table) -> list[str]:
-    """The columns that identify rows: the unique constraint, else the primary key."""
-    for constraint in table.constraints:
-        if isinstance(constraint, sa.UniqueConstraint):
-            return [column.name for column in constraint.columns]
-    return [column.name for column in table.primary_key.columns]
-
-
-def _positional_dialect(dialect: str) -> Dialect:
-    if dialect == "sqlite":
-        return SQLiteDialect_pysqlite(paramstyle="qmark")
-    return PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]  # SQLAlchemy's
 
 
 # Raised for a value that no column can hold: text with a NUL or a lone surrogate, an integer of

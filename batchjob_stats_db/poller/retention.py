@@ -7,7 +7,6 @@ whose jobs are gone never becomes due.
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.job_writer import LIVE_STATES
@@ -27,45 +26,40 @@ FREE_TEXT_COLUMNS = (
 def delete_expired(store: Store, retention: RetentionOptions, now: int) -> int:
     """Apply the cluster's retention; returns how many rows were deleted or cleared."""
     job, step = schema.job.c, schema.job_step.c
-    older = _jobs_ended_before
     rows = 0
     if retention.jobs:
-        rows += _execute_in_batches(
-            store, sa.delete(schema.job), older(store, now - retention.jobs)
-        )
+        which = _jobs_ended_before(store, now - retention.jobs)
+        rows += _execute_in_batches(store, sa.delete(schema.job), which)
     if retention.names:
         with_text = sa.or_(*(job[name] != "" for name in FREE_TEXT_COLUMNS))
-        which = older(store, now - retention.names).where(with_text)
+        old = _jobs_ended_before(store, now - retention.names)
         blank = sa.update(schema.job).values(dict.fromkeys(FREE_TEXT_COLUMNS, ""))
-        rows += _execute_in_batches(store, blank, which)
+        rows += _execute_in_batches(store, blank, old.where(with_text))
         steps = sa.select(step.job_id).where((step.name != "") | (step.submit_line != ""))
-        named = older(store, now - retention.names).where(job.id.in_(steps))
         blank = sa.update(schema.job_step).values(name="", submit_line="")
-        rows += _execute_in_batches(store, blank, named, step.job_id)
+        rows += _execute_in_batches(store, blank, old.where(job.id.in_(steps)), step.job_id)
         with store.transaction() as db:
-            rows += scripts.delete(db, older(store, now - retention.names))
+            rows += scripts.delete(db, old)
     if retention.steps:
-        which = older(store, now - retention.steps).where(job.id.in_(sa.select(step.job_id)))
+        which = _jobs_ended_before(store, now - retention.steps)
+        which = which.where(job.id.in_(sa.select(step.job_id)))
         rows += _execute_in_batches(store, sa.delete(schema.job_step), which, step.job_id)
     with store.transaction() as db:
         scripts.delete_unused(db)
-        rows += _delete_due_days_ahead(db, store.cluster, now)
+        # Marks of days more than a year ahead, which records of impossible times have left.
+        due = schema.rollup_due
+        ahead = (due.c.cluster == store.cluster) & (due.c.day > now + _YEAR_SECONDS)
+        rows += db.execute(sa.delete(due).where(ahead)).rowcount
         if retention.daily:
             rows += drop_days(db, store.cluster, int(now - retention.daily))
         if retention.quarantine:
             bad = schema.quarantine
-            old = (bad.c.cluster == store.cluster) & (bad.c.time < int(now - retention.quarantine))
-            rows += db.execute(sa.delete(bad).where(old)).rowcount
+            is_old = bad.c.time < int(now - retention.quarantine)
+            expired = sa.delete(bad).where(bad.c.cluster == store.cluster, is_old)
+            rows += db.execute(expired).rowcount
         if db.dialect.name == "sqlite":
             db.execute(sa.text("PRAGMA optimize"))
     return rows
-
-
-def _delete_due_days_ahead(db: Connection, cluster: str, now: int) -> int:
-    """Delete marks of days more than a year ahead, which records of impossible times have left."""
-    due = schema.rollup_due
-    ahead = (due.c.cluster == cluster) & (due.c.day > now + _YEAR_SECONDS)
-    return db.execute(sa.delete(due).where(ahead)).rowcount
 
 
 def _jobs_ended_before(store: Store, at: float) -> sa.Select[Any]:
