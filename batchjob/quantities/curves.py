@@ -1,6 +1,7 @@
 """The curves of a job: the series from which each is drawn, and the plots that show them."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from batchjob.quantities import energy, gpu, job
 from batchjob.quantities.quantity import ExportedMetric, Quantity, SeriesKind
@@ -60,33 +61,44 @@ def _dcgm(field: str, scale: float = 1.0) -> CurveSource:
     return CurveSource(f"DCGM_FI_{field}", SeriesKind.GAUGE, scale=scale, of_gpu=True)
 
 
-CPU = _rate("cpu", "cores", "CPUs in use.", job.CPU_SECONDS, summed="mode")
-CPUS = _gauge("cpus", "cores", "CPUs allocated.", job.CPUS)
 # fmt: off
+CPU = _rate("cpu", "cores", "CPUs in use.", job.CPU_SECONDS, summed="mode")
+CPU_BY_MODE = _rate("cpu_by_mode", "cores", "CPUs in use, by mode.", job.CPU_SECONDS, part="mode")
+CPUS = _gauge("cpus", "cores", "CPUs allocated.", job.CPUS)
 CPU_THROTTLED = _rate("cpu_throttled", "ratio",
     "Time for which tasks were throttled by the CPU quota, summed over CPUs.",
     job.CPU_THROTTLED_SECONDS)
 MEMORY = _gauge("memory", "bytes", "Memory charged, including page cache.", job.MEMORY_CURRENT)
 MEMORY_WORKING_SET = _gauge("memory_working_set", "bytes",
     "Memory minus inactive page cache.", job.MEMORY_WORKING_SET)
+MEMORY_ANONYMOUS = _gauge("memory_anonymous", "bytes", "Heap and stack.", job.MEMORY_ANON)
+MEMORY_CACHE = _gauge("memory_cache", "bytes", "Page cache, including shared memory.",
+    job.MEMORY_FILE)
 MEMORY_LIMIT = _gauge("memory_limit", "bytes", "The memory limit.", job.MEMORY_LIMIT)
+SWAP = _gauge("swap", "bytes", "Swap in use.", job.MEMORY_SWAP)
+MAJOR_FAULTS = _rate("major_faults", "1/s", "Page faults that waited for storage.",
+    job.PAGE_FAULTS_MAJOR)
 IO_READ = _rate("io_read", "bytes/s", "Read from block devices.", job.IO_READ_BYTES,
     summed="device")
 IO_WRITE = _rate("io_write", "bytes/s", "Written to block devices.", job.IO_WRITTEN_BYTES,
     summed="device")
+IO_READS = _rate("io_reads", "1/s", "Reads of block devices.", job.IO_READS, summed="device")
+IO_WRITES = _rate("io_writes", "1/s", "Writes to block devices.", job.IO_WRITES, summed="device")
 FILE_READ = _rate("file_read", "bytes/s",
     "Fetched from storage, including network file systems.", job.PROCESS_IO_READ_BYTES)
 FILE_WRITE = _rate("file_write", "bytes/s",
     "Sent to storage, including network file systems.", job.PROCESS_IO_WRITTEN_BYTES)
-# fmt: on
 _ANY_TASK = "Fraction of time in which at least one task waited for"
 PRESSURE_CPU = _rate("pressure_cpu", "ratio", f"{_ANY_TASK} a CPU.", job.CPU_WAITING)
 PRESSURE_MEMORY = _rate("pressure_memory", "ratio", f"{_ANY_TASK} memory.", job.MEMORY_WAITING)
 PRESSURE_IO = _rate("pressure_io", "ratio", f"{_ANY_TASK} storage.", job.IO_WAITING)
 _ALL_TASKS = "Fraction of time in which all non-idle tasks waited for"
+STALLED_CPU = _rate("stalled_cpu", "ratio", f"{_ALL_TASKS} a CPU.", job.CPU_STALLED)
+STALLED_MEMORY = _rate("stalled_memory", "ratio", f"{_ALL_TASKS} memory.", job.MEMORY_STALLED)
+STALLED_IO = _rate("stalled_io", "ratio", f"{_ALL_TASKS} storage.", job.IO_STALLED)
 PROCESSES = _gauge("processes", "count", "Processes.", job.PROCESSES)
 THREADS = _gauge("threads", "count", "Threads.", job.THREADS)
-# fmt: off
+OPEN_FILES = _gauge("open_files", "count", "Open files.", job.OPEN_FILES)
 NETWORK_RECEIVE = _rate("network_receive", "bytes/s",
     "Received in the job's own network namespace or, with batchjob_helper, at its sockets.",
     job.NETWORK_RECEIVE_BYTES, summed="device")
@@ -96,6 +108,8 @@ NETWORK_TRANSMIT = _rate("network_transmit", "bytes/s",
 POWER = _rate("power", "watts",
     "The job's share of the nodes' power, by component.", energy.ENERGY_JOULES, part="component",
     summed="kind")
+EMISSIONS = _rate("emissions", "g/s", "Emissions, by provider of the factor.",
+    energy.EMISSIONS_GRAMS, part="provider")
 GPU_UTILIZATION = Curve("gpu_utilization", "ratio",
     "Fraction of time in which any kernel ran.", (_of_job(gpu.JOB_GPU_UTILIZATION),
     _of_gpu(gpu.GPU_UTILIZATION), _dcgm("DEV_GPU_UTIL", 0.01)))
@@ -106,78 +120,23 @@ GPU_MEMORY_TOTAL = Curve("gpu_memory_total", "bytes", "GPU memory installed.",
 GPU_POWER = Curve("gpu_power", "watts",
     "Power of the whole GPU.", (_of_gpu(gpu.GPU_POWER), _dcgm("DEV_POWER_USAGE"),
     _of_job(gpu.JOB_GPU_POWER)))
+GPU_TEMPERATURE = Curve("gpu_temperature", "celsius", "Temperature of the GPU.",
+    (_of_gpu(gpu.GPU_TEMPERATURE), _dcgm("DEV_GPU_TEMP")))
+GPU_PROCESSES = _gauge("gpu_processes", "count", "The job's processes on the GPU.",
+    gpu.JOB_GPU_PROCESSES)
+GPU_SM_ACTIVE = Curve("gpu_sm_active", "ratio",
+    "Fraction of time in which the multiprocessors were active (DCGM).",
+    (_dcgm("PROF_SM_ACTIVE"),))
+GPU_TENSOR_ACTIVE = Curve("gpu_tensor_active", "ratio",
+    "Fraction of time in which tensor cores were active (DCGM).",
+    (_dcgm("PROF_PIPE_TENSOR_ACTIVE"),))
+GPU_MEMORY_ACTIVE = Curve("gpu_memory_active", "ratio",
+    "Fraction of time in which GPU memory transferred data (DCGM).", (_dcgm("PROF_DRAM_ACTIVE"),))
 # fmt: on
 
-CURVES = {
-    curve.name: curve
-    for curve in (
-        CPU,
-        _rate("cpu_by_mode", "cores", "CPUs in use, by mode.", job.CPU_SECONDS, part="mode"),
-        CPUS,
-        CPU_THROTTLED,
-        MEMORY,
-        MEMORY_WORKING_SET,
-        _gauge("memory_anonymous", "bytes", "Heap and stack.", job.MEMORY_ANON),
-        _gauge("memory_cache", "bytes", "Page cache, including shared memory.", job.MEMORY_FILE),
-        MEMORY_LIMIT,
-        _gauge("swap", "bytes", "Swap in use.", job.MEMORY_SWAP),
-        _rate("major_faults", "1/s", "Page faults that waited for storage.", job.PAGE_FAULTS_MAJOR),
-        IO_READ,
-        IO_WRITE,
-        _rate("io_reads", "1/s", "Reads of block devices.", job.IO_READS, summed="device"),
-        _rate("io_writes", "1/s", "Writes to block devices.", job.IO_WRITES, summed="device"),
-        FILE_READ,
-        FILE_WRITE,
-        PRESSURE_CPU,
-        PRESSURE_MEMORY,
-        PRESSURE_IO,
-        _rate("stalled_cpu", "ratio", f"{_ALL_TASKS} a CPU.", job.CPU_STALLED),
-        _rate("stalled_memory", "ratio", f"{_ALL_TASKS} memory.", job.MEMORY_STALLED),
-        _rate("stalled_io", "ratio", f"{_ALL_TASKS} storage.", job.IO_STALLED),
-        PROCESSES,
-        THREADS,
-        _gauge("open_files", "count", "Open files.", job.OPEN_FILES),
-        NETWORK_RECEIVE,
-        NETWORK_TRANSMIT,
-        POWER,
-        _rate(
-            "emissions",
-            "g/s",
-            "Emissions, by provider of the factor.",
-            energy.EMISSIONS_GRAMS,
-            part="provider",
-        ),
-        GPU_UTILIZATION,
-        GPU_MEMORY,
-        GPU_MEMORY_TOTAL,
-        GPU_POWER,
-        Curve(
-            "gpu_temperature",
-            "celsius",
-            "Temperature of the GPU.",
-            (_of_gpu(gpu.GPU_TEMPERATURE), _dcgm("DEV_GPU_TEMP")),
-        ),
-        _gauge("gpu_processes", "count", "The job's processes on the GPU.", gpu.JOB_GPU_PROCESSES),
-        Curve(
-            "gpu_sm_active",
-            "ratio",
-            "Fraction of time in which the multiprocessors were active (DCGM).",
-            (_dcgm("PROF_SM_ACTIVE"),),
-        ),
-        Curve(
-            "gpu_tensor_active",
-            "ratio",
-            "Fraction of time in which tensor cores were active (DCGM).",
-            (_dcgm("PROF_PIPE_TENSOR_ACTIVE"),),
-        ),
-        Curve(
-            "gpu_memory_active",
-            "ratio",
-            "Fraction of time in which GPU memory transferred data (DCGM).",
-            (_dcgm("PROF_DRAM_ACTIVE"),),
-        ),
-    )
-}
+# Collected from the module's globals, so that no curve can be left out.
+_ALL: list[Any] = list(globals().values())
+CURVES = {each.name: each for each in _ALL if isinstance(each, Curve)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,42 +212,35 @@ def _read_scripts_of(
     source: ScriptSource, name: str, store: Store, writer: BatchWriter, now: int,
     stop: threading.Event, on_progress: Callable[[], None],
 ) -> bool:  # fmt: skip
-    key = f"{name}.scripts"
     since, until = now - _LOOKBACK_SECONDS, now - _SCRIPT_SETTLE_SECONDS
     with store.engine.connect() as db:
         missing = scripts.jobs_without_script(
             db, store.cluster, name, since, until, _SCRIPTS_AT_ONCE
         )
-    failures: list[SchedulerError] = []
+    # The tasks of an array, and the parts of a het job, share a script.
+    submissions: dict[object, dict[int, SubmittedJob]] = {}
+    for number, job in missing:
+        submission = (job.array_jobid or job.het_jobid or job.jobid, job.submit_time)
+        submissions.setdefault(submission, {})[number] = job
+    failure = ""
 
     def read(jobs: Mapping[int, SubmittedJob]) -> bool:
-        if stop.is_set() or failures:
-            return not failures
+        nonlocal failure
+        if stop.is_set() or failure:
+            return not failure
         try:
             text = source.script(next(iter(jobs.values())))
         except SchedulerError as error:  # it would fail for the others as well
-            failures.append(error)
+            failure = str(error)
             return False
         with store.transaction() as db:
             scripts.store(db, list(jobs), text, source.script_bytes)
         on_progress()
         return True
 
-    submissions = list(_group_by_submission(missing).values())
-    succeeded = do_each(submissions[:_CALLS_AT_ONCE], read)
-    if failures:
-        writer.record_failure(key, str(failures[0]))
+    succeeded = do_each(list(submissions.values())[:_CALLS_AT_ONCE], read)
+    if failure:
+        writer.record_failure(f"{name}.scripts", failure)
     else:
-        writer.record_success(key)
+        writer.record_success(f"{name}.scripts")
     return succeeded
-
-
-def _group_by_submission(
-    found: Sequence[tuple[int, SubmittedJob]],
-) -> Mapping[object, Mapping[int, SubmittedJob]]:
-    """Jobs by submission: the tasks of an array, and the parts of a het job, share a script."""
-    groups: dict[object, dict[int, SubmittedJob]] = {}
-    for number, job in found:
-        submission = (job.array_jobid or job.het_jobid or job.jobid, job.submit_time)
-        groups.setdefault(submission, {})[number] = job
-    return groups
