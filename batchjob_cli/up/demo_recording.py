@@ -25,8 +25,8 @@ from batchjob.schedulers.records import (
     StepRecord,
 )
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.measure.gpu_usage import GpuUsage, gpu_columns
 from batchjob_stats_db.measure.job_usage import MeasuredUsage
+from batchjob_stats_db.measure.node_usage import GpuUsage, gpu_columns
 
 CLUSTER = "batchjob-demo"
 SOURCE = "sacct"  # the jobs look like Slurm's

@@ -77,15 +77,14 @@ def write(db: Connection, offer: Offer, cluster: str, told: Collection[Told], no
             found |= subscriptions.recipients(
                 offer, subscribed, cluster, each.jobid, wish, each.account
             )
-        rows += [_new_row(cluster, each, to, now) for to in found]
+        rows += [
+            (
+                each.user, cluster, each.event.value, each.cause, *to, each.account, WAITING,
+                each.detail, each.job_id, now, each.due_time, now, 0,
+            )
+            for to in found
+        ]  # fmt: skip
     insert(db, rows)
-
-
-def _new_row(cluster: str, told: Told, to: Recipient, now: int) -> tuple[object, ...]:
-    return (
-        told.user, cluster, told.event.value, told.cause, *to, told.account, WAITING,
-        told.detail, told.job_id, now, told.due_time, now, 0,
-    )  # fmt: skip
 
 
 _NEW = [c.name for c in _table.columns if c.name not in ("id", "batch", "done_time")]

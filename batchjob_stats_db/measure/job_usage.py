@@ -27,14 +27,16 @@ from batchjob_stats_db.measure.coverage import (
     has_gpu_gaps,
     measured_until,
 )
-from batchjob_stats_db.measure.gpu_usage import (
+from batchjob_stats_db.measure.node_usage import (
     GPU_METRICS,
+    NODE_PEAKS,
     UTILIZATION,
     GpuUsage,
+    NodeUsage,
     gpu_columns,
     gpu_usages,
+    node_usages,
 )
-from batchjob_stats_db.measure.node_usage import NODE_PEAKS, NodeUsage, node_usages
 from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES, ENERGY_MISSING
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 

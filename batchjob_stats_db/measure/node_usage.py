@@ -1,25 +1,26 @@
-"""The use of each of a job's nodes: CPU time, memory, and what the job had there."""
+"""The use of a job's nodes and GPUs.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+Of GPUs, counters of time are preferred to means of a gauge, which GPUs of other vendors, MIG
+instances and exporters of earlier versions have alone. GPUs of which only the number is known are
+measured by those that nobody holds.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from batchjob.quantities.gpu import GPU_MEMORY_TOTAL
-from batchjob.quantities.job import (
-    CPU_SECONDS,
-    CPUS,
-    MEMORY_ANON,
-    MEMORY_CURRENT,
-    MEMORY_LIMIT,
-    MEMORY_PEAK,
-    MEMORY_SHMEM,
-)
+from batchjob.judgements import COMPLETE_COVERAGE, thresholds
+from batchjob.quantities import gpu, job
 from batchjob.quantities.quantity import Statistic
-from batchjob.schedulers.node_names import without_port
+from batchjob.schedulers.node_names import short_name, without_port
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesStore
 
-_CPUS, _ANON, _SHMEM, _LIMIT, _CURRENT, _PEAK = (
-    each.metric.name
-    for each in (CPUS, MEMORY_ANON, MEMORY_SHMEM, MEMORY_LIMIT, MEMORY_CURRENT, MEMORY_PEAK)
+Series = Mapping[tuple[Statistic, str], Sequence[SeriesValue]]
+
+_CPUS, _ANON, _SHMEM = (each.metric.name for each in (job.CPUS, job.MEMORY_ANON, job.MEMORY_SHMEM))
+_LIMIT, _CURRENT, _PEAK = (
+    each.metric.name for each in (job.MEMORY_LIMIT, job.MEMORY_CURRENT, job.MEMORY_PEAK)
 )
 NODE_PEAKS = (_CPUS, _ANON, _SHMEM)
 """Metrics of which the peaks are needed for nodes alone."""
@@ -37,10 +38,7 @@ class NodeUsage(NamedTuple):
     memory_limit_bytes: int | None
 
 
-_Series = Mapping[tuple[Statistic, str], Sequence[SeriesValue]]
-
-
-def node_usages(series: _Series) -> list[NodeUsage]:
+def node_usages(series: Series) -> list[NodeUsage]:
     """The nodes with samples, in order of their names."""
 
     def by_node(
@@ -55,7 +53,7 @@ def node_usages(series: _Series) -> list[NodeUsage]:
         return by_node(Statistic.PEAK, metric)
 
     # Two modes, user and system, are the CPU time of a node.
-    cpu = by_node(Statistic.TOTAL, CPU_SECONDS.name, sum)
+    cpu = by_node(Statistic.TOTAL, job.CPU_SECONDS.name, sum)
     cpus, limits, memory = peaks(_CPUS), peaks(_LIMIT), peaks(_CURRENT) | peaks(_PEAK)
     anonymous, shared = peaks(_ANON), peaks(_SHMEM)
     without_cache = {node: anonymous[node] + shared.get(node, 0) for node in anonymous}
@@ -64,7 +62,7 @@ def node_usages(series: _Series) -> list[NodeUsage]:
             node, cpus.get(node), cpu.get(node), _rounded(memory.get(node)),
             _rounded(without_cache.get(node)), _rounded(limits.get(node)),
         )
-        for node in sorted(by_node(Statistic.COUNT, CPU_SECONDS.name))
+        for node in sorted(by_node(Statistic.COUNT, job.CPU_SECONDS.name))
         if node
     ]  # fmt: skip
 
@@ -82,7 +80,7 @@ def installed_gpu_memory(
     """
     return {
         (without_port(node), uuid, gpu_instance): round(each.value)
-        for each in time_series.latest(cluster, [GPU_MEMORY_TOTAL.name], now)
+        for each in time_series.latest(cluster, [gpu.GPU_MEMORY_TOTAL.name], now)
         for node, uuid, gpu_instance in [map(each.labels.get, _GPU_LABELS, ("", "", ""))]
         if 0 <= each.value < _MAX_GPU_BYTES
     }
@@ -90,3 +88,140 @@ def installed_gpu_memory(
 
 _GPU_LABELS = ("instance", "uuid", "gpu_instance")
 _MAX_GPU_BYTES = 2**50  # what a node claims beyond that is no GPU
+
+
+UNIDENTIFIED = "unidentified"
+"""Begins the UUID of a GPU that the scheduler allocated, and of which it is not known which one."""
+
+
+class GpuUsage(NamedTuple):
+    """The use of a GPU by the job."""
+
+    node: str
+    uuid: str
+    gpu_instance: str
+    gpu: str
+    utilization_ratio: float | None
+    memory_peak_bytes: int | None
+    samples: int
+    observed_seconds: float | None = None  # that the utilisation covers
+    shared_seconds: float | None = None  # in which others held it too; None: not counted
+    mps_seconds: float | None = None
+    memory_total_bytes: int | None = None  # installed, or assigned to the instance
+
+
+UTILIZATION = gpu.JOB_GPU_UTILIZATION.metric.name
+_MEMORY = gpu.JOB_GPU_MEMORY.metric.name
+_MEMORY_PEAK = gpu.JOB_GPU_MEMORY_PEAK.metric.name
+_BUSY = gpu.JOB_GPU_BUSY_SECONDS.metric.name
+_OBSERVED = gpu.JOB_GPU_OBSERVED_SECONDS.metric.name
+_UNOBSERVED = gpu.JOB_GPU_UNOBSERVED_SECONDS.name
+_FREE_BUSY = gpu.JOB_FREE_GPU_BUSY_SECONDS.metric.name
+_FREE_OBSERVED = gpu.JOB_FREE_GPU_OBSERVED_SECONDS.metric.name
+
+GPU_METRICS: Mapping[Statistic, tuple[str, ...]] = {
+    Statistic.TOTAL: (_BUSY, _OBSERVED, _UNOBSERVED, _FREE_BUSY, _FREE_OBSERVED),
+    Statistic.PEAK: (_MEMORY, _MEMORY_PEAK),
+    Statistic.MEAN: (UTILIZATION,),
+}
+
+_Gpu = tuple[str, str, str, str]  # the first four of GpuUsage
+
+
+def gpu_usages(
+    series: Series, held: Sequence[tuple[str, int]], seconds: float, interval: float
+) -> list[GpuUsage]:
+    """The GPUs of a job.
+
+    `held` are its nodes with the number of GPUs that the scheduler allocated there, or ("", n) if
+    only the number for the whole job is known; `seconds` is the measured time of the job,
+    `interval` that between two samples.
+    """
+    found = [*_identified(series, seconds, interval)]
+    for node, allocated in held:
+        of_node = [each for each in found if node in ("", short_name(each.node))]
+        missing = allocated - len(of_node)
+        if missing > 0 and seconds > 0:
+            found += _unidentified(series, node, missing, seconds)
+    return found
+
+
+def _identified(series: Series, seconds: float, interval: float) -> Iterator[GpuUsage]:
+    def by_gpu(statistic: Statistic, metric: str, reason: str = "") -> dict[_Gpu, float]:
+        return {
+            _gpu_of(each): each.value
+            for each in series.get((statistic, metric), ())
+            if reason in ("", each.labels.get("reason"))
+        }
+
+    means, counts = by_gpu(Statistic.MEAN, UTILIZATION), by_gpu(Statistic.COUNT, UTILIZATION)
+    busy, observed = by_gpu(Statistic.TOTAL, _BUSY), by_gpu(Statistic.TOTAL, _OBSERVED)
+    shared = by_gpu(Statistic.TOTAL, _UNOBSERVED, "shared")
+    mps = by_gpu(Statistic.TOTAL, _UNOBSERVED, "mps")
+    # Of samples where an exporter has no peak; a peak is the more, since it misses less.
+    memory = by_gpu(Statistic.PEAK, _MEMORY) | by_gpu(Statistic.PEAK, _MEMORY_PEAK)
+    for key in sorted(means.keys() | memory.keys() | observed.keys()):
+        samples = int(counts.get(key, 0))
+        if key in observed:
+            covered = min(observed[key], seconds)
+            ratio = min(1.0, busy.get(key, 0.0) / observed[key]) if covered > 0 else None
+            others: tuple[float | None, float | None] = shared.get(key, 0.0), mps.get(key, 0.0)
+        else:
+            covered, ratio = min(samples * interval, seconds), means.get(key)
+            others = None, None
+        peak = round(memory[key]) if key in memory else None
+        yield GpuUsage(*key, ratio, peak, samples, covered, *others)
+
+
+def _gpu_of(sample: SeriesValue) -> _Gpu:
+    labels = sample.labels
+    node = without_port(labels.get("instance", ""))
+    return node, labels.get("uuid", ""), labels.get("gpu_instance", ""), labels.get("gpu", "")
+
+
+def _unidentified(series: Series, node: str, number: int, seconds: float) -> Iterator[GpuUsage]:
+    """GPUs of which only the number is known, by what the node's free GPUs did.
+
+    If these are no more than the job's, they are the job's. If they are more, the job's were not
+    busier than all of them together, which says something only if that is next to nothing. None
+    without counters of free GPUs.
+    """
+    sums: dict[str, float] = defaultdict(float)
+    nodes: Counter[str] = Counter()
+    for metric in (_FREE_BUSY, _FREE_OBSERVED):
+        for each in series.get((Statistic.TOTAL, metric), ()):
+            name = without_port(each.labels.get("instance", ""))
+            if node in ("", short_name(name)):
+                sums[metric] += each.value
+                nodes[name] += 1
+    if not nodes:
+        return
+    busy, free = sums[_FREE_BUSY], sums[_FREE_OBSERVED] / seconds
+    ratio: float | None = min(1.0, busy / (number * seconds))
+    if free < COMPLETE_COVERAGE * number:
+        ratio = None  # its GPUs, or their samples, are not all among them
+    elif free * COMPLETE_COVERAGE > number and busy / (number * seconds) >= thresholds().idle_gpu:
+        ratio = None
+    covered = None if ratio is None else min(seconds, free * seconds / number)
+    for index in range(1, number + 1):
+        uuid = f"{UNIDENTIFIED} {index}"
+        name = next(iter(nodes)) if len(nodes) == 1 else ""
+        yield GpuUsage(name, uuid, "", "", ratio, None, 0, covered, 0.0, 0.0)
+
+
+def gpu_columns(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
+    values: dict[str, float | int] = {"gpus": len(gpus)} if gpus else {}
+    known = [
+        (each.utilization_ratio, each.observed_seconds)
+        for each in gpus
+        if each.utilization_ratio is not None and each.observed_seconds
+    ]
+    observed = math.fsum(seconds for _, seconds in known)
+    if observed:
+        busy = math.fsum(ratio * seconds for ratio, seconds in known)
+        values["gpu_busy_seconds"], values["gpu_observed_seconds"] = busy, observed
+        values["gpu_utilization_ratio"] = busy / observed
+    memory = [each.memory_peak_bytes for each in gpus if each.memory_peak_bytes is not None]
+    if memory:
+        values["gpu_memory_peak_bytes"] = max(memory)
+    return values

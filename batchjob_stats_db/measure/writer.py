@@ -13,8 +13,8 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.upsert import chunks, store_quarantined, write_rows
 from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.isolation import is_database_failure, isolate_failures
-from batchjob_stats_db.measure.gpu_usage import UNIDENTIFIED
 from batchjob_stats_db.measure.job_usage import DOUBTS, NOT_STORABLE, JobToMeasure, MeasuredUsage
+from batchjob_stats_db.measure.node_usage import UNIDENTIFIED
 from batchjob_stats_db.measure.rollup import mark_days
 
 _USAGE_COLUMNS = [column.name for column in schema.job_usage.columns]

@@ -3,7 +3,7 @@
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -97,7 +97,7 @@ def parts_of(db: Connection, access: Access, job_id: int) -> dict[str, list[RowM
     if db.scalar(_visible_id(access), wanted) is None:
         return None
     return {
-        name: list(db.execute(query, wanted).mappings()) for name, query in _part_queries().items()
+        name: list(db.execute(query, wanted).mappings()) for name, query in _PART_QUERIES.items()
     }
 
 
@@ -106,21 +106,17 @@ def _visible_id(access: Access) -> sa.Select[int]:
     return sa.select(schema.job.c.id).where(schema.job.c.id == sa.bindparam("id"), visible(access))
 
 
-@functools.cache
-def _part_queries() -> Mapping[str, sa.Select[Any]]:
-    tables = {
-        "nodes": schema.job_node,
-        "steps": schema.job_step,
-        "gpus": schema.job_gpu,
-        "node-usage": schema.job_node_usage,
-        "emissions": schema.job_emissions,
-    }
-    return {
-        name: sa.select(table)
-        .where(table.c.job_id == sa.bindparam("id"))
-        .order_by(*table.primary_key)
-        for name, table in tables.items()
-    }
+_PART_TABLES = {
+    "nodes": schema.job_node,
+    "steps": schema.job_step,
+    "gpus": schema.job_gpu,
+    "node-usage": schema.job_node_usage,
+    "emissions": schema.job_emissions,
+}
+_PART_QUERIES = {
+    name: sa.select(table).where(table.c.job_id == sa.bindparam("id")).order_by(*table.primary_key)
+    for name, table in _PART_TABLES.items()
+}
 
 
 def gpu_utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[float | None]]:

@@ -1,6 +1,5 @@
 """Totals: clusters and how completely they are read, states, accounts with their members."""
 
-import functools
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -23,22 +22,24 @@ _MIN_JOBS = 10  # a median of fewer jobs would reveal single jobs
 
 def clusters(db: Connection) -> list[RowMapping]:
     """All clusters, with the state of their sources. It contains no personal data."""
-    return list(db.execute(_clusters()).mappings().all())
+    return list(db.execute(_CLUSTERS).mappings().all())
 
 
 def cluster_names(db: Connection) -> list[str]:
     return list(dict.fromkeys(row["name"] for row in clusters(db)))
 
 
-@functools.cache
-def _clusters() -> sa.Select[Any]:
-    state = schema.poll_state
-    of_source = (state.c.cluster == schema.cluster.c.name) & state.c.source.not_like("%.reread")
-    return (
-        sa.select(schema.cluster, state.c.source, state.c.success_time, state.c.error_time)
-        .select_from(schema.cluster.outerjoin(state, of_source))
-        .order_by(schema.cluster.c.name, state.c.source)
+_state = schema.poll_state.c
+_CLUSTERS = (
+    sa.select(schema.cluster, _state.source, _state.success_time, _state.error_time)
+    .select_from(
+        schema.cluster.outerjoin(
+            schema.poll_state,
+            (_state.cluster == schema.cluster.c.name) & _state.source.not_like("%.reread"),
+        )
     )
+    .order_by(schema.cluster.c.name, _state.source)
+)
 
 
 def coverage_by_node(db: Connection, cluster: str, since: int) -> list[RowMapping]:
@@ -106,33 +107,32 @@ def queued_by_partition(db: Connection, cluster: str) -> list[RowMapping]:
 
     Everybody may see it, as schedulers show the state of their queues to everybody.
     """
-    return list(db.execute(_queues(), {"cluster": cluster}).mappings().all())
+    return list(db.execute(_QUEUES, {"cluster": cluster}).mappings().all())
 
 
-@functools.cache
-def _queues() -> sa.Select[Any]:
-    job = schema.job.c
-    runs = job.state.in_(RUNNING_STATES)
-    waits = job.state == "PENDING"
+_job = schema.job.c
+_runs, _is_pending = _job.state.in_(RUNNING_STATES), _job.state == "PENDING"
 
-    def total(column: ColumnElement[Any], which: ColumnElement[bool]) -> ColumnElement[Any]:
-        return sa.func.coalesce(sa.func.sum(sa.case((which, column))), 0)
 
-    return (
-        sa.select(
-            job.partition,
-            sa.func.count(sa.case((runs, 1))).label("running"),
-            total(job.allocated_nodes, runs).label("nodes"),
-            total(job.allocated_cpus, runs).label("cpus"),
-            total(job.allocated_gpus, runs).label("gpus"),
-            sa.func.count(sa.case((waits, 1))).label("waiting"),
-            total(job.requested_cpus, waits).label("waiting_cpus"),
-            total(job.requested_gpus, waits).label("waiting_gpus"),
-        )
-        .where(job.cluster == sa.bindparam("cluster"), job.end_time.is_(None), runs | waits)
-        .group_by(job.partition)
-        .order_by(job.partition)
+def _total(column: ColumnElement[Any], which: ColumnElement[bool]) -> ColumnElement[Any]:
+    return sa.func.coalesce(sa.func.sum(sa.case((which, column))), 0)
+
+
+_QUEUES = (
+    sa.select(
+        _job.partition,
+        sa.func.count(sa.case((_runs, 1))).label("running"),
+        _total(_job.allocated_nodes, _runs).label("nodes"),
+        _total(_job.allocated_cpus, _runs).label("cpus"),
+        _total(_job.allocated_gpus, _runs).label("gpus"),
+        sa.func.count(sa.case((_is_pending, 1))).label("waiting"),
+        _total(_job.requested_cpus, _is_pending).label("waiting_cpus"),
+        _total(_job.requested_gpus, _is_pending).label("waiting_gpus"),
     )
+    .where(_job.cluster == sa.bindparam("cluster"), _job.end_time.is_(None), _runs | _is_pending)
+    .group_by(_job.partition)
+    .order_by(_job.partition)
+)
 
 
 def accounts(

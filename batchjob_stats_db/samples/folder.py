@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -108,12 +108,3 @@ def delete_job(samples: Path, jobid: str) -> bool:
         return False
     shutil.rmtree(folder)
     return True
-
-
-def times_and_sizes(folder: Path) -> Iterator[tuple[float, int]]:
-    for path in files_of(folder):
-        try:
-            status = path.stat()
-        except OSError:
-            continue
-        yield status.st_mtime, status.st_blocks * 512

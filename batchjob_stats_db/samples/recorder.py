@@ -33,7 +33,7 @@ from batchjob.quantities.sample import (
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, size
-from batchjob_stats_db.samples.folder import files_of, folder_of, folders, times_and_sizes
+from batchjob_stats_db.samples.folder import files_of, folder_of, folders
 from batchjob_stats_db.samples.writer import Writer, repack
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,9 @@ class Recorder:
         recording = self._recordings.pop(key, None)
         writer: Writer | None = recording.writer if recording else None
         try:
-            writer = writer or self._open_writer(samples.job, at)
+            if writer is None:
+                header = SampleHeader(*samples.job, self._node, self._options.interval)
+                writer = Writer(folder_of(self._samples, samples.job.jobid), header, at)
             writer.write(JobSample(at, samples.values))
         except OSError as error:
             self._log_once.warning("write", "cannot write samples: %s", error)
@@ -165,10 +167,6 @@ class Recorder:
             return False
         self._recordings[key] = _Recording(writer, samples.values, now)
         return writer.bytes < LONGEST_FILE or self._close(key)
-
-    def _open_writer(self, job: SampledJob, at: float) -> Writer:
-        header = SampleHeader(job.manager, job.jobid, job.user, self._node, self._options.interval)
-        return Writer(folder_of(self._samples, job.jobid), header, at)
 
     def _close(self, key: SampledJob) -> bool:
         writer = self._recordings.pop(key).writer
@@ -265,13 +263,17 @@ def expire(
 
 
 def _last_time_and_size(folder: Path) -> tuple[float, int, Path]:
-    found = list(times_and_sizes(folder))
-    last = max((last for last, _ in found), default=_modified_time(folder))
-    return last, sum(size for _, size in found), folder
+    found = [status for path in files_of(folder) if (status := _status(path))]
+    last = max(each.st_mtime for each in found) if found else _modified_time(folder)
+    return last, sum(each.st_blocks * 512 for each in found), folder
 
 
-def _modified_time(folder: Path) -> float:
-    try:
-        return folder.stat().st_mtime
-    except OSError:
-        return 0.0
+def _modified_time(path: Path) -> float:
+    status = _status(path)
+    return status.st_mtime if status else 0.0
+
+
+def _status(path: Path) -> os.stat_result | None:
+    with contextlib.suppress(OSError):
+        return path.stat()
+    return None

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from batchjob.judgements import AT_LEAST
 from batchjob.runtime.formatting import energy, format_count, format_duration, size
 from batchjob.schedulers.submission import NextRequest
-from batchjob_stats_db.measure.gpu_usage import UNIDENTIFIED
 from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES, RUNNING
+from batchjob_stats_db.measure.node_usage import UNIDENTIFIED
 
 
 @dataclass(frozen=True)

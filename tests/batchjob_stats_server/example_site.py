@@ -23,8 +23,8 @@ from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.schema import job
 from batchjob_stats_db.database.store import Store, UsagePolicy
 from batchjob_stats_db.database.tokens import TokenRole
-from batchjob_stats_db.measure.gpu_usage import GpuUsage
 from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage
+from batchjob_stats_db.measure.node_usage import GpuUsage
 from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.measure.writer import write_usages
 from batchjob_stats_db.timeseries.base import JobWindow

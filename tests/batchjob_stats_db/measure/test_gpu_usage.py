@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob.quantities.quantity import Statistic
-from batchjob_stats_db.measure.gpu_usage import gpu_columns, gpu_usages
+from batchjob_stats_db.measure.node_usage import gpu_columns, gpu_usages
 from batchjob_stats_db.timeseries.base import SeriesValue
 
 HOUR, INTERVAL = 3600.0, 30.0
