@@ -18,6 +18,7 @@ GENERATORS = (
     "batchjob_stats_server.document",
     "grafana.generate",
     "tests.documented_blocks",
+    "tests.tables_page",
 )
 GOLDEN_TESTS = ("tests/test_contracts.py", "tests/collectors/jobs/test_golden.py")
 UPDATE_VARIABLE = "BATCHJOB_UPDATE_GOLDEN"

@@ -25,11 +25,11 @@ from batchjob_cli.manuals import parser_of
 from batchjob_cli.run.defaults import load_configuration as run_configuration
 from batchjob_exporter.options import parse_settings as exporter_settings
 from batchjob_exporter.web.config import read as web_config
-from batchjob_stats_db.document import views
 from batchjob_stats_db.poller.options import settings as poller_settings
 from batchjob_stats_server.options import settings as server_settings
 from batchjob_stats_server.report.rules import load_rules
 from tests.documented_blocks import PAGE, RUNS, Coverage, page
+from tests.tables_page import views
 
 REPOSITORY = Path(__file__).parents[1]
 DOCS = REPOSITORY / "docs"

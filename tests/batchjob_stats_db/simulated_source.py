@@ -91,9 +91,7 @@ def build_poller(engine, source, *, history=None, clock=None, **tsdb) -> Poller:
     clock = clock or end_time
     store = Store(engine, "c1", cluster.tsdb.policy(), clock)
     options = PollOptions(interval=0.0, rollup_interval=0.0)
-    return Poller(
-        cluster, store, history, options, RetentionOptions(), PollerMetrics(), clock, clock
-    )
+    return Poller(cluster, store, history, options, RetentionOptions(), PollerMetrics(), clock)
 
 
 def main() -> None:

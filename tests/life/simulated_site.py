@@ -226,7 +226,6 @@ def running_site(
             RetentionOptions(),
             PollerMetrics(),
             clock,
-            clock,
         )
         services = _build_services(folder, url, tsdb, bool(tsdb_url), measurements, clock)
         exit_stack.callback(services.stop)

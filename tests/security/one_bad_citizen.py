@@ -198,9 +198,7 @@ class Site:
 
         store = Store(self.engine, "c1", cluster.tsdb.policy(), clock)
         poll = PollOptions(interval=0.0, rollup_interval=0.0)
-        return Poller(
-            cluster, store, self.nodes, poll, RetentionOptions(), PollerMetrics(), clock, clock
-        )
+        return Poller(cluster, store, self.nodes, poll, RetentionOptions(), PollerMetrics(), clock)
 
     def _build_services(self, url: str):
         secret = self.directory / "secret"

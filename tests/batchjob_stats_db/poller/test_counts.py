@@ -117,9 +117,7 @@ def test_expected_doubts_are_not_counted(metrics):
 
 def test_end_of_a_job_is_reported_once(store, job):
     def newly_ended(*jobs):
-        ended = []
-        store.write(Batch(jobs, (), "", 0), "s", 0.0, ended)
-        return [each.jobid for each in ended]
+        return [each.jobid for each in store.write(Batch(jobs, (), "", 0), "s").newly_ended]
 
     assert newly_ended(job("1"), job("2", end_time=None, state=JobState.RUNNING)) == ["1"]
     assert newly_ended(job("1"), job("2")) == ["2"]
