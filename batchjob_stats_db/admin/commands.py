@@ -43,30 +43,26 @@ _GC_THRESHOLD = 100_000
 _LINE_SECONDS = 10.0  # between two lines about progress
 
 
-class Progress:
-    """Shows progress from `begin` to `end`."""
+def progress_of(
+    title: str, begin: float, end: float, clock: Callable[[], float] = time.monotonic
+) -> Callable[[float, str], None]:
+    """What says that a position between `begin` and `end` has been reached, with a note.
 
-    def __init__(
-        self, title: str, begin: float, end: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._title = title
-        self._begin = begin
-        self._length = max(end - begin, 1.0)
-        self._clock = clock
-        self._started = self._last_shown = clock()
+    Nothing is said shortly after something was.
+    """
+    started = last_shown = clock()
 
-    def update(self, position: float, note: str) -> None:
-        """Say that `position` has been reached, unless something was said shortly before."""
-        now = self._clock()
-        if now - self._last_shown < _LINE_SECONDS:
+    def update(position: float, note: str) -> None:
+        nonlocal last_shown
+        now = clock()
+        if now - last_shown < _LINE_SECONDS:
             return
-        self._last_shown = now
-        share = min(max((position - self._begin) / self._length, 0.0), 1.0)
-        left = f", {(now - self._started) * (1 - share) / share:.0f} s left" if share else ""
-        print(f"{self._title}: {share:.0%}, {note}{left}", file=sys.stderr)
+        last_shown = now
+        share = min(max((position - begin) / max(end - begin, 1.0), 0.0), 1.0)
+        left = f", {(now - started) * (1 - share) / share:.0f} s left" if share else ""
+        print(f"{title}: {share:.0%}, {note}{left}", file=sys.stderr)
 
-    def finish(self, note: str = "done") -> None:
-        print(f"{self._title}: {note}", file=sys.stderr)
+    return update
 
 
 def database_url(settings: PollerSettings) -> URL:
@@ -139,10 +135,10 @@ def backfill(settings: PollerSettings, given: Arguments) -> int:
         for poller in service.pollers:
             for source in poller.cluster.sources:
                 what = f"{poller.cluster.name} {source.name}"
-                progress = Progress(what, given.since, now)
+                progress = progress_of(what, given.since, now)
                 for covered in poller.backfill(source, given.since):
-                    progress.update(covered, format_date(covered))
-                progress.finish()
+                    progress(covered, format_date(covered))
+                print(f"{what}: done", file=sys.stderr)
             _roll_up_days(poller)
     return 0
 
@@ -155,11 +151,11 @@ def recompute_usage(settings: PollerSettings, given: Arguments) -> int:
             name = poller.cluster.name
             with engine.begin() as db:
                 jobs = mark_for_measurement(db, name, given.since, given.until, int(time.time()))
-            progress, done = Progress(f"{name} usage", 0, jobs), 0
+            progress, done = progress_of(f"{name} usage", 0, jobs), 0
             while number := poller.measure_due_jobs():
                 done += number
-                progress.update(done, f"{done} jobs")
-            progress.finish(f"{done} jobs")
+                progress(done, f"{done} jobs")
+            print(f"{name} usage: {done} jobs", file=sys.stderr)
             _roll_up_days(poller)
     return 0
 
@@ -257,15 +253,15 @@ def import_lines(settings: PollerSettings, given: Arguments) -> int:
 
 def _import_file(engine: Engine, path: Path) -> int:
     with path.open("rb") as file:
-        progress = Progress(str(path), 0, os.fstat(file.fileno()).st_size)
+        progress = progress_of(str(path), 0, os.fstat(file.fileno()).st_size)
         lines = (line.decode() for line in file)
         count = transfer.import_json(
             engine,
             lines,
             int(time.time()),
-            lambda jobs: progress.update(file.tell(), f"{jobs} jobs"),
+            lambda jobs: progress(file.tell(), f"{jobs} jobs"),
         )
-        progress.finish(f"{count} jobs")
+        print(f"{path}: {count} jobs", file=sys.stderr)
         return count
 
 

@@ -139,23 +139,23 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
     engine = sa.create_engine(
         url,
         creator=lambda: sqlite3.connect(
-            f"file:{_quote_path(path)}?mode=ro", uri=True, timeout=5, check_same_thread=False,
-            factory=_TimedConnection,
+            f"file:{_quote_path(path)}?mode=ro", uri=True, timeout=5, check_same_thread=False
         ),
         poolclass=sa.pool.QueuePool,
         **pool,
     )  # fmt: skip
     cache = max(_LEAST_CACHE_KIBIBYTES, _READERS_CACHE_KIBIBYTES // connections)
 
-    def set_up(raw: _TimedConnection, record: Any) -> None:
-        record.info[_UNCHANGED] = {}
+    def set_up(raw: sqlite3.Connection, record: Any) -> None:
+        known = record.info
+        known.update({_UNCHANGED: {}, _STATEMENT_ENDS: float("inf")})
         for pragma in ("query_only=ON", f"cache_size=-{cache}", "temp_store=MEMORY"):
             _set_pragma(raw, pragma)
         # Check the time every 10,000 instructions of SQLite's virtual machine.
-        raw.set_progress_handler(lambda: time.monotonic() > raw.statement_ends, 10_000)
+        raw.set_progress_handler(lambda: time.monotonic() > known[_STATEMENT_ENDS], 10_000)
 
-    def start_time_limit(_db: Connection, cursor: Any, *_: Any) -> None:
-        cursor.connection.statement_ends = time.monotonic() + statement_seconds
+    def start_time_limit(db: Connection, *_: Any) -> None:
+        db.info[_STATEMENT_ENDS] = time.monotonic() + statement_seconds
 
     _reopen_when_replaced(engine, path)
     sa.event.listen(engine, "connect", set_up)
@@ -163,7 +163,8 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
     return engine
 
 
-_UNCHANGED = "unchanged reads"  # of a read-only connection to SQLite
+# What is kept of a read-only connection to SQLite.
+_UNCHANGED, _STATEMENT_ENDS = "unchanged reads", "end of the statement"
 _MAX_UNCHANGED = 1000
 
 
@@ -228,12 +229,6 @@ def _set_read_only(raw: Any, _record: Any) -> None:
     would find no server: libpq would mistake the primary for a standby.
     """
     raw.read_only = True
-
-
-class _TimedConnection(sqlite3.Connection):
-    """A connection with the time at which its statement must end."""
-
-    statement_ends = float("inf")
 
 
 def _reopen_when_replaced(engine: Engine, path: str) -> None:

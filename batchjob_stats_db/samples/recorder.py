@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from batchjob.local_runs import record
 from batchjob.quantities.job import (
@@ -59,12 +58,8 @@ class RecorderOptions:
     )
 
 
-class _Recording(NamedTuple):
-    """A job that is being recorded."""
-
-    writer: Writer
-    values: Values
-    changed_at: float  # in monotonic seconds
+_Recording = tuple[Writer, Values, float]
+"""A job's file, its last values, and when they changed, in monotonic seconds."""
 
 
 class Recorder:
@@ -144,16 +139,15 @@ class Recorder:
             self._finished.discard(key)
         elif key in self._finished:
             return True
-        elif recording is not None and samples.values == recording.values:
-            if now - recording.changed_at < _SETTLED_SECONDS:
+        elif recording is not None and samples.values == recording[1]:
+            if now - recording[2] < _SETTLED_SECONDS:
                 return True
             self._finished.add(key)
             return self._close(key)
         return self._write(key, samples, at, now)
 
     def _write(self, key: SampledJob, samples: JobSamples, at: float, now: float) -> bool:
-        recording = self._recordings.pop(key, None)
-        writer: Writer | None = recording.writer if recording else None
+        writer, *_ = self._recordings.pop(key, (None,))
         try:
             if writer is None:
                 header = SampleHeader(*samples.job, self._node, self._options.interval)
@@ -165,11 +159,11 @@ class Recorder:
                 with contextlib.suppress(OSError):
                     writer.close()  # the next pass creates a new file
             return False
-        self._recordings[key] = _Recording(writer, samples.values, now)
+        self._recordings[key] = (writer, samples.values, now)
         return writer.bytes < LONGEST_FILE or self._close(key)
 
     def _close(self, key: SampledJob) -> bool:
-        writer = self._recordings.pop(key).writer
+        writer, *_ = self._recordings.pop(key)
         try:
             writer.close()
             repack(writer.path)
