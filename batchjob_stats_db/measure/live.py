@@ -22,7 +22,6 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.database.upsert import chunks
 from batchjob_stats_db.isolation import isolate_failures
-from batchjob_stats_db.measure.batches import measure_isolated
 from batchjob_stats_db.measure.job_usage import (
     METRICS,
     PRESENCE_METRIC,
@@ -32,7 +31,7 @@ from batchjob_stats_db.measure.job_usage import (
     compute_usage,
     returned_at,
 )
-from batchjob_stats_db.measure.pending import JOB_COLUMNS, jobs_to_measure
+from batchjob_stats_db.measure.pending import JOB_COLUMNS, jobs_to_measure, measure_isolated
 from batchjob_stats_db.measure.writer import write_or_set_aside
 from batchjob_stats_db.timeseries.base import SeriesValue, TimeSeriesStore
 from batchjob_stats_db.timeseries.resample import is_reset

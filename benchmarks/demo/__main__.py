@@ -15,8 +15,8 @@ from batchjob.quantities.sample import SampleHeader
 from batchjob.schedulers.states import JobState
 from batchjob_cli.up import demo_recording
 from batchjob_cli.up.demo_recording import CLUSTER, DemoJob
-from batchjob_stats_db.measure.batches import measure_isolated
 from batchjob_stats_db.measure.job_usage import JobToMeasure
+from batchjob_stats_db.measure.pending import measure_isolated
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
 from batchjob_stats_db.timeseries.base import JobWindow

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from batchjob_stats_db.measure.batches import read_series
 from batchjob_stats_db.measure.job_usage import JobToMeasure, MeasuredUsage, compute_usage
+from batchjob_stats_db.measure.pending import read_series
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 
 

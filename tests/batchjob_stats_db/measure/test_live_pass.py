@@ -15,8 +15,8 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
-from batchjob_stats_db.measure.batches import measure_isolated
 from batchjob_stats_db.measure.live import LiveMeasurement, followed_jobs
+from batchjob_stats_db.measure.pending import measure_isolated
 from batchjob_stats_db.timeseries import prometheus_store
 from batchjob_stats_db.timeseries.base import TimeSeriesError
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint

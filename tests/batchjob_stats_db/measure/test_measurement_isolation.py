@@ -9,8 +9,7 @@ import pytest
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.record_rows import UsagePolicy
-from batchjob_stats_db.measure.batches import measure_isolated
-from batchjob_stats_db.measure.pending import due_jobs, measure_due
+from batchjob_stats_db.measure.pending import due_jobs, measure_due, measure_isolated
 from batchjob_stats_db.timeseries.base import QueryFailed, TimeSeriesError
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint, PartialAnswer
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
