@@ -33,8 +33,7 @@ def findings(db: Connection, now: int) -> Iterator[str]:
 def foreign_targets(db: Connection, cluster: str, targets: Collection[str]) -> Iterator[str]:
     """Say if no target (`instance`) has the name of a node: then no series of a job is refused."""
     seen = schema.daily_node_coverage.c
-    query = sa.select(seen.node).where(seen.cluster == cluster).distinct()
-    nodes = db.execute(query).scalars().all()
+    nodes = db.scalars(sa.select(seen.node).where(seen.cluster == cluster).distinct()).all()
     known = NodeNames(nodes)
     if nodes and targets and not any(each in known for each in targets):
         yield (
@@ -105,13 +104,7 @@ def _inconsistent_sums(db: Connection, cluster: str) -> Iterator[str]:
     """Sums that differ from those of the users' days from which they were made."""
     for sums in schema.SUMS:
         expected = _column_totals(db, sums.columns, sums.by_user, cluster)
-        derived_tables = (
-            sums.by_account,
-            sums.by_day,
-            sums.monthly_by_user,
-            sums.monthly_by_account,
-        )
-        for table in derived_tables:
+        for table in (sums.by_account, sums.by_day, sums.monthly_by_user, sums.monthly_by_account):
             for name, total in _column_totals(db, sums.columns, table, cluster).items():
                 # Sums of floats in a different order differ in their last digits.
                 if not isclose(total, expected[name], rel_tol=1e-9, abs_tol=1e-6):

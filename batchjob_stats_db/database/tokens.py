@@ -19,12 +19,9 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import read_if_changed
 
 TABLE = schema.api_token
-MAX_PER_USER = (
-    1000  # tokens per user: at twenty requests a second, one user could otherwise fill the disk
-)
-_USE_PRECISION_SECONDS = (
-    3600  # precision of the last use in seconds: a write per request would be too many
-)
+# At twenty requests a second, one user could otherwise fill the disk.
+MAX_PER_USER = 1000
+_USE_PRECISION_SECONDS = 3600  # of the last use: a write per request would be too many
 
 
 class TokenRole(StrEnum):

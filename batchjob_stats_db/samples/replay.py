@@ -35,7 +35,7 @@ class Replay:
         self._open: dict[Path, SampleFile] = {}
         self._done: set[Path] = set()
         self._last: dict[tuple[str, ...], SamplePair] = {}
-        self._last_path: dict[tuple[str, ...], Path] = {}  # the file of the last sample
+        self._last_path: dict[tuple[str, ...], Path] = {}  # of the file of the last sample
 
     def close(self) -> None:
         for file in self._open.values():

@@ -9,7 +9,8 @@ nothing for a series of one sample, and Prometheus extrapolates where VictoriaMe
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchjob.quantities.job import CPU_SECONDS
@@ -124,9 +125,9 @@ class Prometheus:
     def job_series(self, query: SeriesQuery, window: JobWindow, bins: int) -> list[TimeSeries]:
         """See TimeSeriesStore; replicas are merged, gaps are kept."""
         intervals = resample.equal_bins(window, bins, self._endpoint.scrape_interval)
-        return (self._gauge_series if query.kind is SeriesKind.GAUGE else self._rate_series)(
-            query, window, intervals
-        )
+        if query.kind is SeriesKind.GAUGE:
+            return self._gauge_series(query, window, intervals)
+        return self._rate_series(query, window, intervals)
 
     def measure_cluster(
         self, wanted: Mapping[Statistic, Sequence[str]], cluster: str, since: int, until: int
@@ -321,11 +322,14 @@ class Prometheus:
     ) -> None:
         """Replace the last values of counters that were reset by their totals."""
         interval = self._endpoint.scrape_interval
-        for (metric, jobid), identities in _by_metric_and_job(reset_series & totals.keys()).items():
-            window = next(window for window in batch if window.jobid == jobid)
-            for identity in identities:
-                del totals[metric, identity]
-            for identity, total in reset_totals(self.ask, metric, window, identities, interval):
+        windows = {window.jobid: window for window in batch}
+        reset: dict[tuple[str, str], list[Identity]] = defaultdict(list)
+        for metric, identity in sorted(reset_series & totals.keys()):
+            del totals[metric, identity]
+            reset[metric, dict(identity).get("jobid", "")].append(identity)
+        for (metric, jobid), identities in reset.items():
+            of_job = reset_totals(self.ask, metric, windows[jobid], identities, interval)
+            for identity, total in of_job:
                 totals[metric, identity] = SeriesValue(metric, dict(identity), total)
 
     def _read_carried_series(
@@ -422,12 +426,3 @@ def _results_by_function(
 
 def _series_key(sample: SeriesValue) -> tuple[str, Identity]:
     return sample.metric, identity_of(sample.labels)
-
-
-def _by_metric_and_job(
-    series: Iterable[tuple[str, Identity]],
-) -> dict[tuple[str, str], list[Identity]]:
-    found: dict[tuple[str, str], list[Identity]] = {}
-    for metric, identity in sorted(series):
-        found.setdefault((metric, dict(identity).get("jobid", "")), []).append(identity)
-    return found

@@ -6,7 +6,7 @@ the next costs nothing here.
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -45,28 +45,20 @@ class SampleHistory:
         self._samples = samples
         self._cluster = cluster
         self._log_once = LogOnce(log)
-        # Results for the last windows, since successive queries are for the same jobs.
-        self._cache: dict[JobWindow, tuple[object, _Tallies]] = {}
 
     def measure(
         self, wanted: Mapping[Statistic, Sequence[str]], windows: Sequence[JobWindow]
     ) -> dict[Statistic, list[SeriesValue]]:
-        self._cache = {
-            window: cached for window, cached in self._cache.items() if window in set(windows)
-        }
-        return {
-            statistic: list(self._of_metrics(statistic, set(metrics), windows))
-            for statistic, metrics in wanted.items()
-        }
-
-    def _of_metrics(
-        self, statistic: Statistic, metrics: Set[str], windows: Sequence[JobWindow]
-    ) -> Iterator[SeriesValue]:
+        found: dict[Statistic, list[SeriesValue]] = {statistic: [] for statistic in wanted}
         for window in windows:
             for (header, name), tally in self._tallies(window).items():
                 metric = BY_NAME[name.quantity].metric.name
-                if metric in metrics and (value := tally.statistic(statistic)) is not None:
-                    yield SeriesValue(metric, _labels(window, header, name), value)
+                labels = _labels(window, header, name)
+                for statistic, metrics in wanted.items():
+                    value = tally.statistic(statistic) if metric in metrics else None
+                    if value is not None:
+                        found[statistic].append(SeriesValue(metric, labels, value))
+        return found
 
     def job_series(self, query: SeriesQuery, window: JobWindow, bins: int) -> list[TimeSeries]:
         """See TimeSeriesStore; gaps are kept."""
@@ -107,13 +99,6 @@ class SampleHistory:
         return []
 
     def _tallies(self, window: JobWindow) -> _Tallies:
-        signature = self._signature(window)
-        cached = self._cache.get(window)
-        if cached is None or cached[0] != signature:
-            cached = self._cache[window] = (signature, self._compute_tallies(window))
-        return cached[1]
-
-    def _compute_tallies(self, window: JobWindow) -> _Tallies:
         found: dict[tuple[SampleHeader, SampleKey], Tally] = {}
         counts: dict[SampleHeader, int] = {}  # number of samples
         latest: dict[SampleHeader, float] = {}  # time of the last sample
@@ -167,17 +152,6 @@ class SampleHistory:
                         self._log_once.warning(str(path), "%s: partly read: %s", path, file.damage)
         except OSError as error:
             raise TimeSeriesError(str(error)) from error
-
-    def _signature(self, window: JobWindow) -> object:
-        """A value that changes with the job's files."""
-        found = []
-        for path in files_of(folder_of(self._samples, window.jobid)):
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            found.append((path.name, status.st_size, status.st_mtime_ns))
-        return found
 
 
 def _cpu_seconds(values: Values) -> Values:
