@@ -80,7 +80,6 @@ def _run_pg_dump(url: URL, partial: Path) -> None:
         raise DatabaseError(f"pg_dump: {error_lines[-1] if error_lines else completed.returncode}")
 
 
-_BACKUP_PATTERN = "batchjob-*"
 _SUFFIXES = (".db", ".dump")
 
 
@@ -106,16 +105,18 @@ def choose_target(target: Path, kind: str, stamp: str) -> tuple[Path, Path | Non
 def newest_time(directory: Path) -> float:
     """When the newest backup in a directory was completed (epoch seconds), 0 if there is none."""
     try:
-        found = [path for path in directory.glob(_BACKUP_PATTERN) if path.suffix in _SUFFIXES]
-        return max((path.stat().st_mtime for path in found), default=0.0)
+        return max((path.stat().st_mtime for path in _backups(directory)), default=0.0)
     except OSError:
         return 0.0
 
 
 def prune(directory: Path, keep: int) -> list[Path]:
     """Delete all but the newest `keep` backups, whose names sort by time."""
-    found = sorted(path for path in directory.glob(_BACKUP_PATTERN) if path.suffix in _SUFFIXES)
-    old = found[:-keep] if keep else []
+    old = sorted(_backups(directory))[:-keep] if keep else []
     for path in old:
         path.unlink()
     return old
+
+
+def _backups(directory: Path) -> list[Path]:
+    return [path for path in directory.glob("batchjob-*") if path.suffix in _SUFFIXES]

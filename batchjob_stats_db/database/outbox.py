@@ -84,15 +84,10 @@ def write(db: Connection, offer: Offer, cluster: str, told: Collection[Told], no
             )
             for to in found
         ]  # fmt: skip
-    insert(db, rows)
+    write_rows(db, _table, rows, _NEW, keep_existing=True)
 
 
 _NEW = [c.name for c in _table.columns if c.name not in ("id", "batch", "done_time")]
-
-
-def insert(db: Connection, rows: Collection[tuple[object, ...]]) -> None:
-    """Insert rows of which the cause is new."""
-    write_rows(db, _table, list(rows), _NEW, keep_existing=True)
 
 
 def _waiting(clusters: Collection[str]) -> sa.ColumnElement[bool]:

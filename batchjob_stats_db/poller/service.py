@@ -50,9 +50,8 @@ class PollerService:
             self._refreshers.append(Refresher("backups", look, _LOOK_SECONDS, math.inf))
         self.pollers = [
             Poller(
-                each, Store(engine, each.name, _usage_policy(each)),
-                _build_time_series_store(each), settings.poll, settings.retention, self._metrics,
-                messages=settings.messages,
+                each, Store(engine, each.name, _usage_policy(each)), _time_series_of(each),
+                settings.poll, settings.retention, self._metrics, messages=settings.messages,
             )
             for each in settings.clusters
         ]  # fmt: skip
@@ -149,7 +148,7 @@ def _keep_polling(poller: Poller, stop: threading.Event) -> None:
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _build_time_series_store(cluster: ClusterSettings) -> TimeSeriesStore | None:
+def _time_series_of(cluster: ClusterSettings) -> TimeSeriesStore | None:
     """The store of a cluster's measurements; None: there is none."""
     if cluster.tsdb.url:
         return Prometheus(cluster.tsdb.endpoint())

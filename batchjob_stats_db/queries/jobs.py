@@ -1,10 +1,8 @@
 """Jobs by the ids that schedulers and people write, and the parts of a job."""
 
-import functools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -124,19 +122,14 @@ def gpu_utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[f
 
     The caller must have checked that the jobs may be seen.
     """
-    condition, parameter = id_condition(db.dialect.name, schema.job_gpu.c.job_id)
+    condition, parameter = id_condition(db.dialect.name, _GPU.job_id)
     found: defaultdict[int, list[float | None]] = defaultdict(list)
-    parameters = {"ids": parameter(ids)}
-    for job_id, ratio in db.execute(_gpu_utilizations(condition), parameters).all():
+    for job_id, ratio in db.execute(_UTILIZATIONS.where(condition), {"ids": parameter(ids)}):
         found[job_id].append(ratio)
     return {**found}
 
 
-@functools.cache
-def _gpu_utilizations(condition: ColumnElement[bool]) -> sa.Select[Any]:
-    gpu = schema.job_gpu.c
-    return (
-        sa.select(gpu.job_id, gpu.utilization_ratio)
-        .where(condition)
-        .order_by(gpu.job_id, gpu.node, gpu.gpu, gpu.uuid, gpu.gpu_instance)
-    )
+_GPU = schema.job_gpu.c
+_UTILIZATIONS = sa.select(_GPU.job_id, _GPU.utilization_ratio).order_by(
+    _GPU.job_id, _GPU.node, _GPU.gpu, _GPU.uuid, _GPU.gpu_instance
+)

@@ -5,6 +5,7 @@ defined in efficiency.py.
 """
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -55,17 +56,13 @@ def with_waste(sums: Row) -> dict[Any, Any]:
 _MAX_CANDIDATES = 500  # maximum jobs of each kind to check for idle GPUs
 
 
-def most_waste(sums: Sequence[RowMapping], resource: str, limit: int) -> list[dict[str, Any]]:
-    """The sums with the most waste of a resource, each with the waste of all resources."""
-    unused_name = unused_key(resource)
-    rows = sorted(map(with_waste, sums), key=lambda row: row[unused_name], reverse=True)
-    return [row for row in rows[:limit] if row[unused_name] > 0]
-
-
-def most_wasteful(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]]:
-    """The sums with the most waste of CPUs and GPUs together."""
-    rows = sorted(map(with_waste, sums), key=unused_cpu_seconds, reverse=True)
-    return [row for row in rows[:limit] if unused_cpu_seconds(row) > 0]
+def most_wasteful(
+    sums: Sequence[RowMapping], limit: int, resource: str = ""
+) -> list[dict[str, Any]]:
+    """The sums with the most waste of a resource, or of CPUs and GPUs together."""
+    unused = itemgetter(unused_key(resource)) if resource else unused_cpu_seconds
+    rows = sorted(map(with_waste, sums), key=unused, reverse=True)
+    return [row for row in rows[:limit] if unused(row) > 0]
 
 
 def most_failures(sums: Sequence[RowMapping], limit: int) -> list[dict[str, Any]]:
@@ -143,12 +140,9 @@ def waits_by_partition(
     return list(db.execute(waits(*which)).mappings().all())
 
 
+_IDENTITY = ("cluster", "jobid", "username", "account", "partition", "name")
 IDLE_COLUMNS = (
-    *(
-        schema.job.c[name]
-        for name in ["cluster", "jobid", "username", "account", "partition", "name"]
-    ),
-    schema.job.c.allocated_gpus,
+    *(schema.job.c[name] for name in (*_IDENTITY, "allocated_gpus")),
     sa.Column("idle_gpus", sa.BigInteger),
     schema.job_usage.c.gpu_utilization_ratio,
     schema.job_usage.c.gpu_memory_peak_bytes,
@@ -220,9 +214,8 @@ def _with_idle_gpus(
     idle_by_gpu = sum(ratio is not None and ratio <= at_most for ratio in gpus)
     known = sum(ratio is not None for ratio in gpus) or row["usage_gpus"]
     idle = known if mean is not None and mean <= at_most else idle_by_gpu
-    names = ("cluster", "jobid", "username", "account", "partition", "name")
     return {
-        **{name: row[name] for name in names},
+        **{name: row[name] for name in _IDENTITY},
         "allocated_gpus": row["gpus_held"],
         "idle_gpus": idle or 0,
         "gpu_utilization_ratio": mean,

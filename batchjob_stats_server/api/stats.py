@@ -89,7 +89,7 @@ async def waste(
     columns = [name for pair in RESOURCES.values() for name in pair]
 
     def query(db: Connection) -> Rows:
-        return operators.most_waste(_sums(caller, params, db, columns), params.of, params.limit)
+        return operators.most_wasteful(_sums(caller, params, db, columns), params.limit, params.of)
 
     return await table(caller, params, WasteRow, query)
 

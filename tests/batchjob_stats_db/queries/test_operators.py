@@ -17,7 +17,7 @@ from batchjob_stats_db.queries.operators import (
     failures_by_state,
     idle_gpus,
     most_failures,
-    most_waste,
+    most_wasteful,
     waits_by_partition,
 )
 
@@ -70,14 +70,14 @@ def test_most_waste(write_jobs):
     )  # fmt: skip
     with db:
         sums = usage.sum_usage(db, EVERYTHING, ["username"], D0, D0 + DAY)
-    rows = most_waste(sums, "cpu", 10)
+    rows = most_wasteful(sums, 10, "cpu")
     assert [(row["username"], row["cpu_unused_seconds"]) for row in rows] == [
         ("dave", 7000),
         ("alice", 3900),
     ]
     assert rows[1]["cpu_efficiency"] == pytest.approx(100 / 4000)
     assert rows[0]["gpu_efficiency"] is None
-    assert [row["username"] for row in most_waste(sums, "memory", 1)] == ["dave"]
+    assert [row["username"] for row in most_wasteful(sums, 1, "memory")] == ["dave"]
 
 
 def test_most_failures(write_jobs):
