@@ -8,7 +8,7 @@ columns of the tables `job` and `job_usage`, the latter prefixed with `usage_`.
 import csv
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -190,9 +190,9 @@ def import_json(
             policy = UsagePolicy(horizon_seconds=0)
             store = stores.setdefault(cluster, Store(engine, cluster, policy))
             records = {record.key: record for record, _ in jobs}
-            store.write(Batch(tuple(records.values()), (), "", now), _SOURCE)
+            ids = store.write(Batch(tuple(records.values()), (), "", now), _SOURCE).ids
             with store.transaction() as db:
-                _write_measurements(db, store.cluster, jobs, now)
+                _write_measurements(db, store.cluster, jobs, ids, now)
         count += len(read)
         on_progress(count)
     return count
@@ -243,15 +243,9 @@ def _possible(column: str, value: Any) -> Any:
 
 
 def _write_measurements(
-    db: Connection, cluster: str, jobs: Sequence[tuple[JobRecord, dict[str, Any]]], now: int
-) -> None:
-    job = schema.job
-    ids: dict[JobKey, int] = {}
-    for part in chunks([record.jobid for record, _ in jobs]):
-        query = sa.select(job.c.jobid, job.c.submit_time, job.c.run, job.c.id).where(
-            job.c.cluster == cluster, job.c.jobid.in_(part)
-        )
-        ids |= {JobKey(cluster, *row[:3]): row[3] for row in db.execute(query).all()}
+    db: Connection, cluster: str, jobs: Sequence[tuple[JobRecord, dict[str, Any]]],
+    ids: Mapping[JobKey, int], now: int,
+) -> None:  # fmt: skip
     days: set[int] = set()
     for name in ("usage", "gpus", "emissions"):
         table = _RELATED_TABLES[name]

@@ -211,14 +211,11 @@ def _without_bad_values(record: JobRecord, now: float) -> tuple[JobRecord, _Refu
         if not is_possible:
             refused.append(("range", name, resized))
     nodes_left, steps_left = [], []
-    changes = [each for each in record.reallocations if not _broken_change(each, record, now)]
-    if len(changes) < len(record.reallocations):
-        admitted = admitted._replace(reallocations=tuple(changes))
-        refused += [
-            (rule, "reallocation", each)
-            for each in record.reallocations
-            if (rule := _broken_change(each, record, now))
-        ]
+    broken = {each: _broken_change(each, record, now) for each in record.reallocations}
+    if any(broken.values()):
+        changes = tuple(each for each, rule in broken.items() if not rule)
+        admitted = admitted._replace(reallocations=changes)
+        refused += [(rule, "reallocation", each) for each, rule in broken.items() if rule]
     for node in record.nodes:
         share, found = _admit(node, _OF_NODES, now)
         nodes_left.append(share)

@@ -48,6 +48,8 @@ class JobWriter:
         """Jobs whose end was not known before."""
         self.begun_or_ended: list[tuple[int, JobRecord]] = []
         """Jobs whose start or end was not known before, with the ids of their rows."""
+        self.ids: dict[JobKey, int] = {}
+        """The rows of what was written."""
         self.changed_days: set[int] = set()
         """Days whose sums have changed."""
         self.refused: Counter[gate.Refusal] = Counter()
@@ -146,6 +148,7 @@ class JobWriter:
         refused = self._insert(schema.job, rows)
         changed = [self._with_returned_nodes(record, ids[record.key]) for record in changed]
         ids = {key: job_id for key, job_id in ids.items() if job_id not in refused}
+        self.ids |= ids
         moved = [each for each in changed if each.nodes or each.state is JobState.PENDING]
         self._delete(schema.job_node, moved, ids)
         waiting = [each for each in moved if each.state is JobState.PENDING]
