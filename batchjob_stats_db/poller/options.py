@@ -71,7 +71,7 @@ class PollOptions:
     reread: float = option(7 * 86400.0,
         "How far back ended jobs are read again each night, for records that arrived late or were "
         "edited; 0: never.", parse=duration)
-    people_interval: float = option(3600.0,
+    associations_interval: float = option(3600.0,
         "How often accounts and their members are read.", parse=duration)
     rollup_interval: float = option(300.0,
         "How often the sums of changed days are updated.", parse=duration)

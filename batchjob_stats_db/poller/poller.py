@@ -93,7 +93,7 @@ class Poller:
         self._paces = {
             source.name: Pace(poll.interval, poll.longest_pause) for source in cluster.sources
         } | {
-            source.name: Pace(poll.people_interval, poll.people_interval, poll.interval)
+            source.name: Pace(poll.associations_interval, poll.associations_interval, poll.interval)
             for source in cluster.associations
         }
         self._sources = frozenset(self._paces)  # whose failures are stored
