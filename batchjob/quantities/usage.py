@@ -60,9 +60,12 @@ USAGE_COLUMNS = (
 )
 ENERGY_COLUMNS = tuple(
     UsageColumn(
-        f"energy_{component}_{kind}_joules", energy.ENERGY_JOULES, _TOTAL,
-        (("component", component), ("kind", kind)), **_SOME,
+        f"energy_{component}_{kind}_joules",
+        energy.ENERGY_JOULES,
+        _TOTAL,
+        (("component", component), ("kind", kind)),
+        **_SOME,
     )
     for component in ("host", "gpu")
     for kind in ("active", "idle")
-)  # fmt: skip
+)

@@ -216,19 +216,19 @@ def _foreign_targets(settings: PollerSettings, db: Connection) -> Iterator[str]:
 def export(settings: PollerSettings, given: Arguments) -> int:
     if (given.format == "parquet") != bool(given.output):
         raise SettingsError("--output: expected with --format parquet, and only with it")
-    if given.format == "parquet":
-        return _export_parquet(settings, given)
-    write = transfer.export_csv if given.format == "csv" else transfer.export_json
     with open_for_reading(settings) as engine, engine.connect() as db:
-        write(db, sys.stdout, given.cluster, given.since)
+        if given.format == "parquet":
+            _export_parquet(db, given)
+        else:
+            write = transfer.export_csv if given.format == "csv" else transfer.export_json
+            write(db, sys.stdout, given.cluster, given.since)
     sys.stdout.flush()
     return 0
 
 
-def _export_parquet(settings: PollerSettings, given: Arguments) -> int:
+def _export_parquet(db: Connection, given: Arguments) -> None:
     try:
-        with open_for_reading(settings) as engine, engine.connect() as db:
-            count = transfer.export_parquet(db, given.output, given.cluster, given.since)
+        count = transfer.export_parquet(db, given.output, given.cluster, given.since)
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"--format parquet: {missing_library_message(error, 'analysis')}"
@@ -236,33 +236,25 @@ def _export_parquet(settings: PollerSettings, given: Arguments) -> int:
     except OSError as error:
         raise SettingsError(f"--output: {given.output}: {reason(error)}") from error
     print(f"{given.output}: {count} jobs")
-    return 0
 
 
 def import_lines(settings: PollerSettings, given: Arguments) -> int:
-    with open_for_writing(settings) as engine:
-        try:
-            count = _import_file(engine, given.file)
-        except UnicodeDecodeError as error:
-            raise SettingsError(f"{given.file}: expected UTF-8") from error
-        except OSError as error:
-            raise SettingsError(f"{given.file}: {reason(error)}") from error
+    try:
+        with open_for_writing(settings) as engine, given.file.open("rb") as file:
+            progress = progress_of(str(given.file), 0, os.fstat(file.fileno()).st_size)
+            count = transfer.import_json(
+                engine,
+                (line.decode() for line in file),
+                int(time.time()),
+                lambda jobs: progress(file.tell(), f"{jobs} jobs"),
+            )
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{given.file}: expected UTF-8") from error
+    except OSError as error:
+        raise SettingsError(f"{given.file}: {reason(error)}") from error
+    print(f"{given.file}: {count} jobs", file=sys.stderr)
     print(f"{count} jobs")
     return 0
-
-
-def _import_file(engine: Engine, path: Path) -> int:
-    with path.open("rb") as file:
-        progress = progress_of(str(path), 0, os.fstat(file.fileno()).st_size)
-        lines = (line.decode() for line in file)
-        count = transfer.import_json(
-            engine,
-            lines,
-            int(time.time()),
-            lambda jobs: progress(file.tell(), f"{jobs} jobs"),
-        )
-        print(f"{path}: {count} jobs", file=sys.stderr)
-        return count
 
 
 def anonymise(settings: PollerSettings, given: Arguments) -> int:

@@ -243,9 +243,12 @@ def _possible(column: str, value: Any) -> Any:
 
 
 def _write_measurements(
-    db: Connection, cluster: str, jobs: Sequence[tuple[JobRecord, dict[str, Any]]],
-    ids: Mapping[JobKey, int], now: int,
-) -> None:  # fmt: skip
+    db: Connection,
+    cluster: str,
+    jobs: Sequence[tuple[JobRecord, dict[str, Any]]],
+    ids: Mapping[JobKey, int],
+    now: int,
+) -> None:
     days: set[int] = set()
     for name in ("usage", "gpus", "emissions"):
         table = _RELATED_TABLES[name]

@@ -160,9 +160,11 @@ class JobWriter:
         self._write_nodes(written)
         self._write_steps([*written, *_with_ids(unchanged, ids)])
         self.counts.update(
-            new=len(new), changed=len(changed), unchanged=len(records) - len(rows),
+            new=len(new),
+            changed=len(changed),
+            unchanged=len(records) - len(rows),
             quarantined=len(refused) + len(forged),
-        )  # fmt: skip
+        )
 
     def quarantine(self, rows: Sequence[QuarantinedRow]) -> None:
         store_quarantined(self._db, self._cluster, rows, self._now)

@@ -124,9 +124,13 @@ def _may_try(now: int) -> sa.ColumnElement[bool]:
 
 
 def assign_batches(
-    db: Connection, clusters: Collection[str], storm: int, gather_seconds: float, minute: int,
+    db: Connection,
+    clusters: Collection[str],
+    storm: int,
+    gather_seconds: float,
+    minute: int,
     now: int,
-) -> None:  # fmt: skip
+) -> None:
     """Decide what becomes a message of its own, and what a summary.
 
     More than `storm` messages that wait for one person at one place become a summary. `minute`: of

@@ -243,11 +243,11 @@ class LiveMeasurement:
                 self._jobs[job.id] = known._replace(written=row)
         refused: dict[JobToMeasure, Exception] = {}
         if changed:
+            cluster, source = self._store.cluster, self._time_series.source
             with self._store.transaction() as db:
                 refused = write_or_set_aside(
-                    db, self._store.cluster, self._time_series.source, changed, self._policy, now,
-                    is_live=True,
-                )  # fmt: skip
+                    db, cluster, source, changed, self._policy, now, is_live=True
+                )
         self.written += len(changed) - len(refused)
         return refused
 

@@ -183,9 +183,14 @@ def runs_by_jobid(db: Connection, cluster: str, jobids: Sequence[str]) -> dict[s
 
 
 def _job_to_measure(
-    cluster: str, row: Any, runs: Sequence[Any], nodes: Mapping[str, Held], policy: UsagePolicy,
-    now: int, cluster_nodes: NodeNames = _NO_NODES,
-) -> JobToMeasure:  # fmt: skip
+    cluster: str,
+    row: Any,
+    runs: Sequence[Any],
+    nodes: Mapping[str, Held],
+    policy: UsagePolicy,
+    now: int,
+    cluster_nodes: NodeNames = _NO_NODES,
+) -> JobToMeasure:
     """The job to measure for one run on these nodes; `row` has the columns JOB_COLUMNS."""
     # Series are queried in whole seconds, from the start rounded down to the end rounded up.
     start = int(row.start_time)

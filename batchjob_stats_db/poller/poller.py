@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -128,11 +129,9 @@ class Poller:
         directory = "" if self.cluster.tsdb.url else self.cluster.samples
         if directory and (problem := samples_problem(Path(directory))):
             yield f"{self.cluster.name}: samples: {problem}"
-        sources: list[AccountingSource | AssociationsSource] = [
-            *self.cluster.sources,
-            *self.cluster.associations,
-        ]
-        for source in sources:
+        for source in chain[AccountingSource | AssociationsSource](
+            self.cluster.sources, self.cluster.associations
+        ):
             try:
                 for line in self._patience.each(source.name, source.check):
                     yield f"{self.cluster.name}: {source.name}: {line}"
@@ -165,10 +164,18 @@ class Poller:
         for provider in self.cluster.associations:
             yield provider.name, partial(self._poll_associations, provider)
         yield "reread", partial(self._rereader.reread_due_sources, stop)
-        yield "scripts", partial(
-            read_missing_scripts, self.cluster.sources, self.store, self._batch_writer, self._now(),
-            stop, self._signal_progress,
-        )  # fmt: skip
+        yield (
+            "scripts",
+            partial(
+                read_missing_scripts,
+                self.cluster.sources,
+                self.store,
+                self._batch_writer,
+                self._now(),
+                stop,
+                self._signal_progress,
+            ),
+        )
         if self._live is not None:
             yield "running jobs", partial(self._measure_running, self._live)
             yield "measurements", partial(self._measure, stop)

@@ -9,7 +9,6 @@ is that of the measured time.
 """
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -398,10 +397,6 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
 """Columns of the outer join of `job` and `job_usage`."""
 
 
-def _usage_column(column: sa.Column[Any]) -> ColumnElement[Any]:
-    return (COVERAGE if column.name == "coverage" else column).label(f"usage_{column.name}")
-
-
 _reading = (
     sa.select(_poll.cluster, _poll.source, _failing_since.label("failing_since"))
     .group_by(_poll.cluster, _poll.source)
@@ -422,18 +417,15 @@ def columns() -> tuple[ColumnElement[Any], ...]:
     Their names and types; statements have `statement_column` of `with_figures`.
     """
     usage = (
-        _usage_column(column) for column in schema.job_usage.columns if column.name != "job_id"
+        (COVERAGE if column.name == "coverage" else column).label(f"usage_{column.name}")
+        for column in schema.job_usage.columns
+        if column.name != "job_id"
     )
     own = (
         RUN_SECONDS.label(column.name) if column.name == "elapsed_seconds" else column
         for column in schema.job.columns
     )
     return (*own, *usage, *DERIVED)
-
-
-@functools.cache
-def _columns_by_name() -> Mapping[str, ColumnElement[Any]]:
-    return {str(column.name): column for column in columns()}
 
 
 @functools.cache
@@ -455,7 +447,7 @@ def statement_column(name: str) -> ColumnElement[Any]:
             text = str(element.compile(compile_kwargs={"literal_binds": True}))
         return sa.literal_column(text, element.type)
 
-    column = _columns_by_name()[name]
+    column = next(each for each in columns() if each.name == name)
     if isinstance(column, sa.Column):
         return column
     inlined: ColumnElement[Any] = visitors.replacement_traverse(column, {}, constant)

@@ -101,8 +101,7 @@ def neighbours(db: Connection, job: Mapping[Any, Any], now: int) -> Mapping[str,
         "begun_from": start - LOOKBACK_SECONDS,
     }  # fmt: skip
     found = {}
-    most = {"id": job["id"], "most": _MAX_NODES_WITH_NEIGHBOURS}
-    for name, until in db.execute(_NODES_OF, most).all():
+    for name, until in db.execute(_NODES_OF, {"id": job["id"]}).all():
         last_here = until or end
         here = {**parameters, "node": name, "end": last_here}
         jobs, first, last = db.execute(_NEIGHBOURS, here).one()
@@ -116,7 +115,7 @@ _NODES_OF = (
     sa.select(_share.node, _share.until_time)
     .where(_share.job_id == _given("id"))
     .order_by(_share.node)
-    .limit(_given("most"))
+    .limit(_MAX_NODES_WITH_NEIGHBOURS)
 )
 _until = sa.func.coalesce(_share.until_time, _other.end_time, _given("now"))
 _NEIGHBOURS = (

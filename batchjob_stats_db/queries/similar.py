@@ -86,13 +86,14 @@ def _latest_jobs(access: Access, shared: tuple[str, ...], *, is_success: bool) -
     query = (
         sa.select(job.id)
         .where(
-            *_started(job, is_success), job.start_time >= sa.func.coalesce(earliest, 0),
+            *_started(job, is_success),
+            job.start_time >= sa.func.coalesce(earliest, 0),
             *(job[name].is_not_distinct_from(sa.bindparam(name)) for name in shared),
             visible(access),
         )
         .order_by(job.start_time.desc(), job.id.desc())
         .limit(sa.bindparam("most"))
-    )  # fmt: skip
+    )
     if not is_success:
         return query
     return query.where(

@@ -71,15 +71,13 @@ def polls(db: Connection, cluster: str) -> list[RowMapping]:
 def refusals(db: Connection, cluster: str) -> list[dict[str, Any]]:
     """What was refused of a source by each rule of the gate, and is still in quarantine."""
     bad = schema.quarantine.c
+    number, last_time = sa.func.count().label("number"), sa.func.max(bad.time).label("last_time")
     query = (
-        sa.select(
-            bad.source, bad.rule, sa.func.count().label("number"),
-            sa.func.max(bad.time).label("last_time"),
-        )
+        sa.select(bad.source, bad.rule, number, last_time)
         .where(bad.cluster == cluster)
         .group_by(bad.source, bad.rule)
         .order_by(bad.source, bad.rule)
-    )  # fmt: skip
+    )
     rows = db.execute(query).mappings()
     return [{**row, "meaning": RULES.get(row["rule"], row["rule"])} for row in rows]
 

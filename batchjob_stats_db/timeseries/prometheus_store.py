@@ -373,9 +373,13 @@ class Prometheus:
         url = f"{self._endpoint.url.rstrip('/')}/api/v1/{what}"
         try:
             reply = self.session.request(
-                method, target, headers={"Content-Type": FORM} if body else {}, body=body or None,
-                seconds=timeout + PATIENCE_SECONDS, limit=self._endpoint.answer_bytes,
-            )  # fmt: skip
+                method,
+                target,
+                headers={"Content-Type": FORM} if body else {},
+                body=body or None,
+                seconds=timeout + PATIENCE_SECONDS,
+                limit=self._endpoint.answer_bytes,
+            )
         except FetchError as error:
             text = unfinished_reason(self._endpoint, error) or error
             raise TimeSeriesError(f"{url}: {text}") from error
