@@ -5,7 +5,6 @@ import os
 import uuid
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from batchjob.schedulers import registry
 from batchjob_cli.doctor.finding import (
@@ -105,47 +104,33 @@ def _check_runs(_: ExaminedNode) -> Finding:
 RUN_CHECKS: Checks = {"batchjob run": _check_runs}
 
 
-class Number(NamedTuple):
-    """What a controller counts, by its name in each version."""
-
-    what: str
-    v1: str
-    v2: str | None  # None: available without a controller
-    without: Result
-    instead: str = ""  # where the number comes from without the controller
-
-
-NUMBERS = (
-    Number("CPU time", "cpuacct", None, "missing", "running processes only, without ended ones"),
-    Number("memory", "memory", "memory", "missing"),
-    Number("allocated CPUs", "cpuset", "cpuset", "warning"),
-    Number("block IO", "blkio", "io", "warning", "/proc/<pid>/io of its processes"),
-    Number("threads", "pids", "pids", "warning", "a count of its processes"),
-)
-
-
-def _check_number(number: Number, node: ExaminedNode) -> Finding | None:
+def _check_number(
+    what: str, v1: str, v2: str | None, without: Result, instead: str, node: ExaminedNode
+) -> Finding | None:
+    """`v1`, `v2`: the controller that counts it, if one is needed; `instead`: its other source."""
     lacking = [
         (tree, controller)
         for tree in _trees(node)
-        if (controller := _missing_controller(tree, number, node)) is not None
+        if (controller := _missing_controller(tree, v1, v2, node)) is not None
     ]
     if not _trees(node):
         return None
     # In version 1 hierarchies, Slurm creates its tree with the first job that it confines there.
-    if lacking and all(_is_idle_on_v1(tree, node) for tree, _ in lacking):
+    if lacking and all(
+        tree.hierarchy.version == 1 and not node.survey.jobids(tree.manager) for tree, _ in lacking
+    ):
         return None
     if not lacking:
-        return Finding("ok", f"{number.what} of each job")
+        return Finding("ok", f"{what} of each job")
     tree, controller = lacking[0]
     version = tree.hierarchy.version
-    instead = f"; taken from {number.instead}" if number.instead else ""
     default = f"enable the controller {controller} in the scheduler's cgroups"
     advice = registry.job_manager(tree.manager).controllers.get((version, controller), default)
     managers = ", ".join(sorted({each.manager for each, _ in lacking}))
+    source = f"; taken from {instead}" if instead else ""
     return Finding(
-        number.without,
-        f"jobs of {managers} have no controller {controller}{instead}",
+        without,
+        f"jobs of {managers} have no controller {controller}{source}",
         advice.format(tree=f"{tree.hierarchy.root}/{tree.path}"),
     )
 
@@ -159,10 +144,6 @@ def _trees(node: ExaminedNode) -> list[SchedulerTree]:
     return [tree for tree in first.values() if tree.hierarchy.version == 1 or _is_used(tree, node)]
 
 
-def _is_idle_on_v1(tree: SchedulerTree, node: ExaminedNode) -> bool:
-    return tree.hierarchy.version == 1 and not node.survey.jobids(tree.manager)
-
-
 def _is_used(tree: SchedulerTree, node: ExaminedNode) -> bool:
     below = f"{tree.path}/"
     return bool(_delegated_controllers(tree)) or any(
@@ -170,16 +151,18 @@ def _is_used(tree: SchedulerTree, node: ExaminedNode) -> bool:
     )
 
 
-def _missing_controller(tree: SchedulerTree, number: Number, node: ExaminedNode) -> str | None:
+def _missing_controller(
+    tree: SchedulerTree, v1: str, v2: str | None, node: ExaminedNode
+) -> str | None:
     if tree.hierarchy.version == 2:
-        return None if number.v2 is None or number.v2 in _delegated_controllers(tree) else number.v2
+        return None if v2 is None or v2 in _delegated_controllers(tree) else v2
     available = {
         controller
         for each in node.survey.trees_of(tree.manager)
         if each.path == tree.path
         for controller in each.hierarchy.controllers
     }
-    return None if number.v1 in available else number.v1
+    return None if v1 in available else v1
 
 
 def _delegated_controllers(tree: SchedulerTree) -> list[str]:
@@ -246,8 +229,15 @@ def _pressure_error(path: str) -> str | None:
     return None
 
 
+_NUMBERS: tuple[tuple[str, str, str | None, Result, str], ...] = (
+    ("CPU time", "cpuacct", None, "missing", "running processes only, without ended ones"),
+    ("memory", "memory", "memory", "missing", ""),
+    ("allocated CPUs", "cpuset", "cpuset", "warning", ""),
+    ("block IO", "blkio", "io", "warning", "/proc/<pid>/io of its processes"),
+    ("threads", "pids", "pids", "warning", "a count of its processes"),
+)
 NUMBER_CHECKS: Checks = {
-    **{each.what: partial(_check_number, each) for each in NUMBERS},
+    **{number[0]: partial(_check_number, *number) for number in _NUMBERS},
     "memory peak": _check_peak,
     "pressure": _check_pressure,
 }

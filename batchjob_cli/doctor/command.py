@@ -1,6 +1,6 @@
 """`batchjob doctor`: reports what this node offers to the exporter, and what is missing.
 
-A subject is a module with `CHECKS`, a table of checks; `SUBJECTS` lists them. A new source of
+A subject is a table of checks in one of the modules beside; `SUBJECTS` lists them. A new source of
 metrics adds its checks there.
 """
 
@@ -8,21 +8,13 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from batchjob.runtime.formatting import replace_non_utf8
 from batchjob.runtime.settings import Parser
-from batchjob_cli.doctor import (
-    cgroups,
-    gpus,
-    pbs_jobs,
-    permissions,
-    power,
-    schedulers,
-    slurm,
-)
-from batchjob_cli.doctor.finding import CheckResult, Checks, ExaminedNode, run_checks
+from batchjob_cli.doctor import cgroups, gpus, permissions, power, schedulers
+from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, run_checks
 from batchjob_exporter.options import parse_settings
 from collectors.jobs.discovery.site_layouts import all_layouts
 
@@ -36,9 +28,7 @@ Exit status: 0 if jobs can be seen, 1 if not, 2 for wrong usage."""
 
 SUBJECTS: Mapping[str, Checks] = {
     "cgroups": cgroups.HIERARCHY_CHECKS,
-    "schedulers": {
-        **schedulers.CHECKS, **slurm.CHECKS, **schedulers.CLUSTER_CHECKS, **pbs_jobs.CHECKS
-    },
+    "schedulers": schedulers.CHECKS,
     "numbers": cgroups.NUMBER_CHECKS,
     "permissions": permissions.CHECKS,
     "energy": power.CHECKS,
@@ -47,6 +37,8 @@ SUBJECTS: Mapping[str, Checks] = {
     "runs": cgroups.RUN_CHECKS,
 }  # fmt: skip
 """The checks below each heading of the report."""
+Report = Mapping[str, Mapping[str, Finding]]
+"""The findings below each heading, by the name of the check."""
 _WIDTH = 100
 
 
@@ -75,8 +67,8 @@ def run(arguments: list[str]) -> int:
     return 0 if visible else 1
 
 
-def examine(node: ExaminedNode) -> list[CheckResult]:
-    return [each for name, checks in SUBJECTS.items() for each in run_checks(node, name, checks)]
+def examine(node: ExaminedNode) -> Report:
+    return {name: run_checks(node, checks) for name, checks in SUBJECTS.items()}
 
 
 def jobs_visible(node: ExaminedNode) -> bool:
@@ -84,21 +76,25 @@ def jobs_visible(node: ExaminedNode) -> bool:
     return bool(node.survey.trees or node.survey.jobs)
 
 
-def as_text(results: Sequence[CheckResult], jobs_visible: bool) -> str:
+def as_text(report: Report, jobs_visible: bool) -> str:
     """A block of lines for each subject, and a final line."""
-    width = max((len(each.name) for each in results), default=0)
+    width = max((len(name) for findings in report.values() for name in findings), default=0)
     lines: list[str] = []
-    for subject, rows in groupby(results, key=lambda each: each.subject):
-        lines += [subject, *(line for row in rows for line in _result_lines(row, width)), ""]
-    return "\n".join([*lines, _summary(results, jobs_visible), ""])
+    for subject, findings in report.items():
+        if findings:
+            rows = (line for row in findings.items() for line in _result_lines(*row, width))
+            lines += [subject, *rows, ""]
+    results = Counter(each.result for findings in report.values() for each in findings.values())
+    verdict = "Jobs can be seen" if jobs_visible else "No jobs can be seen"
+    shown = ", ".join(f"{results[result]} {result}" for result in ("ok", "warning", "missing"))
+    return "\n".join([*lines, f"{verdict} on this node ({shown}).", ""])
 
 
-def _result_lines(row: CheckResult, width: int) -> Iterator[str]:
-    result, seen, advice = row.finding
-    head = f"  {result:<7}  {row.name:<{width}}  "
-    yield from _wrap(seen, head)
-    if advice and result != "ok":
-        yield from _wrap(advice, f"{'':<{len(head)}}-> ")
+def _result_lines(name: str, finding: Finding, width: int) -> Iterator[str]:
+    head = f"  {finding.result:<7}  {name:<{width}}  "
+    yield from _wrap(finding.seen, head)
+    if finding.advice and finding.result != "ok":
+        yield from _wrap(finding.advice, f"{'':<{len(head)}}-> ")
 
 
 def _wrap(text: str, head: str) -> list[str]:
@@ -112,19 +108,11 @@ def _wrap(text: str, head: str) -> list[str]:
     )
 
 
-def _summary(results: Sequence[CheckResult], jobs_visible: bool) -> str:
-    counts = {
-        result: sum(each.finding.result == result for each in results)
-        for result in ("ok", "warning", "missing")
-    }
-    verdict = "Jobs can be seen" if jobs_visible else "No jobs can be seen"
-    shown = ", ".join(f"{count} {result}" for result, count in counts.items())
-    return f"{verdict} on this node ({shown})."
-
-
-def as_json(results: Sequence[CheckResult], jobs_visible: bool) -> str:
+def as_json(report: Report, jobs_visible: bool) -> str:
     """`{"jobs_visible": ..., "checks": [{subject, name, result, seen, advice}]}`."""
     checks = [
-        {"subject": each.subject, "name": each.name, **each.finding._asdict()} for each in results
+        {"subject": subject, "name": name, **finding._asdict()}
+        for subject, findings in report.items()
+        for name, finding in findings.items()
     ]
     return json.dumps({"jobs_visible": jobs_visible, "checks": checks}, indent=1) + "\n"

@@ -139,26 +139,18 @@ Checks = Mapping[str, Check]
 """The table of a subject, by name."""
 
 
-class CheckResult(NamedTuple):
-    """A row of the report."""
-
-    subject: str
-    name: str
-    finding: Finding
-
-
-def run_checks(node: ExaminedNode, subject: str, checks: Checks) -> list[CheckResult]:
-    findings = ((name, _examine(check, node)) for name, check in checks.items())
-    return [
-        CheckResult(subject, name, finding) for name, finding in findings if finding is not None
-    ]
-
-
-def _examine(check: Check, node: ExaminedNode) -> Finding | None:
-    try:
-        return check(node)
-    except Exception as error:  # an error in one check must not hide the others' results
-        return Finding("warning", f"could not be examined: {type(error).__name__}: {error}")
+def run_checks(node: ExaminedNode, checks: Checks) -> dict[str, Finding]:
+    """The findings by name, of the checks that apply."""
+    findings = {}
+    for name, check in checks.items():
+        try:
+            finding = check(node)
+        except Exception as error:  # an error in one check must not hide the others' results
+            text = f"could not be examined: {type(error).__name__}: {error}"
+            finding = Finding("warning", text)
+        if finding is not None:
+            findings[name] = finding
+    return findings
 
 
 def read_text(path: str) -> str | None:

@@ -1,14 +1,24 @@
-"""Schedulers on this node: their daemons, their trees, their jobs."""
+"""Schedulers on this node: their daemons, trees and jobs, and what their accounting knows.
+
+Facts about Slurm: slurm.conf(5), cgroup.conf(5), as `scontrol show config` prints them. What
+batchjob was tried with is in docs/schedulers/slurm.md.
+"""
 
 import os
 import time
+from collections.abc import Iterator
 from functools import partial
 
 from batchjob.runtime.background import PostponedError
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.subprocesses import SchedulerError
+from batchjob.runtime.values import size_bytes
 from batchjob.schedulers import registry
+from batchjob.schedulers.fields import FieldReader, RowError, clock_duration, epoch
 from batchjob.schedulers.node import JobManager
+from batchjob.schedulers.pbs.accounting.log_line import parse_line
+from batchjob.schedulers.pbs.cluster import accounting_directory
+from batchjob.schedulers.slurm.accounting.site_accounting import task_sampling_seconds
 from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, read_text
 from collectors.cluster.collector import find_readers
 
@@ -109,9 +119,139 @@ def _check_cluster(node: ExaminedNode) -> Finding | None:
     )
 
 
+_TRIED = ("22.05", "24.11", "26.05")
+_FIRST, _LAST = (20, 11), (26, 5)
+
+
+def _check_version(node: ExaminedNode) -> Finding | None:
+    version = node.slurm_settings.get("SLURM_VERSION", "")
+    release = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    tried = f"Slurm {version}; batchjob was tried with {', '.join(_TRIED)}"
+    if not version or _FIRST <= release <= _LAST:
+        return Finding("ok", tried) if version else None
+    return Finding("warning", tried, "compare some jobs with sacct; see docs/schedulers/slurm.md")
+
+
+def _check_gpus(node: ExaminedNode) -> Finding | None:
+    if "gpu" not in node.slurm_settings.get("GresTypes", "").split(","):
+        return None
+    if "gres/gpu" in node.slurm_settings.get("AccountingStorageTRES", "").split(","):
+        return Finding("ok", "accounting has the GPUs of jobs")
+    seen = "accounting does not have the GPUs of jobs"
+    return Finding("warning", seen, "add gres/gpu to AccountingStorageTRES in slurm.conf")
+
+
+def _check_private_data(node: ExaminedNode) -> Finding | None:
+    private = node.slurm_settings.get("PrivateData")
+    if private is None:
+        return None
+    hidden = sorted({"jobs", "usage", "users", "accounts", "all"} & set(private.lower().split(",")))
+    if not hidden:
+        return Finding("ok", "PrivateData hides no jobs, users or accounts")
+    return Finding(
+        "warning",
+        f"PrivateData={','.join(hidden)}: who is no operator sees only what is their own, without "
+        "an error",
+        "run sacctmgr modify user NAME set adminlevel=Operator for the users of the poller, of the "
+        "exporter's cluster collector and of slurmrestd",
+    )
+
+
+def _check_gathering(node: ExaminedNode) -> Finding | None:
+    """How accounting measures CPU time and memory."""
+    plugin = node.slurm_settings.get("JobAcctGatherType", "").rpartition("/")[2]
+    interval = node.slurm_settings.get("JobAcctGatherFrequency", "")
+    seen = f"JobAcctGatherType={plugin}, JobAcctGatherFrequency={interval}"
+    advice = "set JobAcctGatherType=jobacct_gather/cgroup"
+    if plugin in ("none", "(null)"):
+        return Finding("warning", f"{seen}: accounting has no CPU time and no memory", advice)
+    if plugin == "linux":
+        lost = "the CPU time of cancelled jobs and of processes that nobody waits for is lost"
+        return Finding("warning", f"{seen}: {lost}", advice)
+    if task_sampling_seconds(interval) == 0:
+        lost = "a peak of memory is seen only at the end of a step"
+        return Finding("warning", f"{seen}: {lost}", "set JobAcctGatherFrequency=task=30")
+    return Finding("ok", seen) if plugin else None
+
+
+def _check_paths(node: ExaminedNode) -> Finding | None:
+    by_id = node.slurm_settings.get("CgroupJobIdPaths")
+    names = "job ids" if by_id == "yes" else "SLUIDs on cgroup v2"
+    seen = f"CgroupJobIdPaths={by_id}: the directories of jobs are named by {names}"
+    return Finding("ok", seen) if by_id else None
+
+
+_TAIL_BYTES = 1 << 22  # of the newest log
+_TOGETHER_SECONDS, _TOGETHER_JOBS = 10, 4
+_MIN_WALLTIME = 3.0  # seconds; the hook reads nothing of a shorter job
+
+
+def _check_killed_jobs(node: ExaminedNode) -> Finding | None:
+    """Whether many jobs of one node ended within seconds without memory and CPU time.
+
+    When PBS' cgroups hook cleans up after a failure, it can remove the cgroups of other jobs of its
+    node. Those jobs end at once with exit status 0, so that their records on the server call them
+    finished, and the hook has measured nothing of them.
+    """
+    del node
+    try:
+        log = max(path for path in accounting_directory().iterdir() if path.name.isdigit())
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
+    except (OSError, ValueError):
+        return None  # not the server, or not readable
+    ends: dict[str, list[int]] = {}
+    for host, end in _unmeasured_ends(lines):
+        ends.setdefault(host, []).append(end)
+    killed = sorted(host for host, times in ends.items() if _are_together(sorted(times)))
+    if not killed:
+        return Finding("ok", f"no jobs that ended together unmeasured in {log}")
+    return Finding(
+        "warning",
+        f"on {', '.join(killed)}, {_TOGETHER_JOBS} jobs or more ended within {_TOGETHER_SECONDS} s "
+        f"with exit status 0, no memory and no CPU time ({log})",
+        "look for failures of the hook pbs_cgroups in these nodes' mom_logs: it may have removed "
+        "the cgroups of running jobs; see docs/schedulers/pbs.md",
+    )
+
+
+def _unmeasured_ends(lines: list[str]) -> Iterator[tuple[str, int]]:
+    """The first host and the end of each job that ran but used nothing."""
+    for text in lines:
+        try:
+            line = parse_line(text, None, 0)
+        except RowError:
+            continue
+        end = line.row.get("end", epoch)
+        if line.record_type == "E" and end and _used_nothing(line.row):
+            yield line.row.text("exec_host").partition("/")[0], end
+
+
+def _used_nothing(row: FieldReader) -> bool:
+    used = "resources_used."
+    return (
+        row.values.get("Exit_status") == "0"
+        and row.get(f"{used}mem", size_bytes) == 0
+        and row.get(f"{used}cput", clock_duration) == 0
+        and (row.get(f"{used}walltime", clock_duration) or 0) >= _MIN_WALLTIME
+    )
+
+
+def _are_together(times: list[int]) -> bool:
+    pairs = zip(times, times[_TOGETHER_JOBS - 1 :], strict=False)
+    return any(last - first <= _TOGETHER_SECONDS for first, last in pairs)
+
+
 CHECKS: Checks = {
     "jobs": _check_any,
     **{each.manager: partial(_check_scheduler, each) for each in SCHEDULERS},
     "others": _check_others,
+    "slurm version": _check_version,
+    "slurm gpus": _check_gpus,
+    "slurm private data": _check_private_data,
+    "slurm accounting": _check_gathering,
+    "slurm cgroups": _check_paths,
+    "cluster": _check_cluster,
+    "jobs killed by PBS' hook": _check_killed_jobs,
 }
-CLUSTER_CHECKS: Checks = {"cluster": _check_cluster}

@@ -4,7 +4,7 @@ import pytest
 
 from batchjob.schedulers.cluster import ClusterOptions
 from batchjob_cli.doctor.finding import ExaminedNode, run_checks
-from batchjob_cli.doctor.schedulers import CLUSTER_CHECKS
+from batchjob_cli.doctor.schedulers import CHECKS
 from tests.helpers.waiting import scaled
 
 
@@ -20,8 +20,8 @@ def install_command(tmp_path, monkeypatch):
 
 
 def finding(**options):
-    found = run_checks(ExaminedNode(options=options), "schedulers", CLUSTER_CHECKS)
-    return found[0].finding if found else None
+    checks = {"cluster": CHECKS["cluster"]}
+    return run_checks(ExaminedNode(options=options), checks).get("cluster")
 
 
 def test_disabled_collector_is_not_checked():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchjob_cli.doctor.command import as_text
-from batchjob_cli.doctor.finding import CheckResult, Finding
+from batchjob_cli.doctor.finding import Finding
 from batchjob_cli.main import main
 
 
@@ -61,10 +61,11 @@ def test_help_and_version(capsys):
 
 
 def test_text_report():
-    answers = [
-        CheckResult("cgroups", "version", Finding("ok", "version 2 only", "unused")),
-        CheckResult("energy", "rapl", Finding("missing", "no zones", "modprobe intel_rapl_msr")),
-    ]
+    answers = {
+        "cgroups": {"version": Finding("ok", "version 2 only", "unused")},
+        "schedulers": {},
+        "energy": {"rapl": Finding("missing", "no zones", "modprobe intel_rapl_msr")},
+    }
     assert as_text(answers, True) == (
         "cgroups\n"
         "  ok       version  version 2 only\n"

@@ -19,7 +19,7 @@ GPU_NODE = {
 
 
 def findings(host):
-    return {each.name: each.finding for each in run_checks(ExaminedNode(host), "gpus", gpus.CHECKS)}
+    return run_checks(ExaminedNode(host), gpus.CHECKS)
 
 
 def test_node_without_gpus_has_no_findings(machine):

@@ -7,7 +7,7 @@ import pytest
 
 from batchjob.schedulers.pbs import cluster
 from batchjob_cli.doctor.finding import ExaminedNode, run_checks
-from batchjob_cli.doctor.pbs_jobs import CHECKS
+from batchjob_cli.doctor.schedulers import CHECKS
 
 RECORDINGS = Path(__file__).parents[2] / "fixtures/accounting"
 EDGES = lzma.decompress((RECORDINGS / "openpbs-2026-edges/accounting.xz").read_bytes())
@@ -24,8 +24,8 @@ def finding(tmp_path, monkeypatch):
         if log is not None:
             (tmp_path / "server_priv/accounting").mkdir(parents=True)
             (tmp_path / "server_priv/accounting/20261127").write_bytes(log)
-        results = run_checks(ExaminedNode(), "schedulers", CHECKS)
-        return results[0].finding if results else None
+        name = "jobs killed by PBS' hook"
+        return run_checks(ExaminedNode(), {name: CHECKS[name]}).get(name)
 
     return find
 

@@ -16,9 +16,8 @@ BUILT_IN = registry.layouts()
 
 
 def findings(host, layouts=BUILT_IN):
-    return {
-        (each.subject, each.name): each.finding for each in examine(ExaminedNode(host, layouts))
-    }
+    report = examine(ExaminedNode(host, layouts))
+    return {(subject, name): found for subject in report for name, found in report[subject].items()}
 
 
 def results(host, subject):

@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob_cli.doctor.finding import ExaminedNode, run_checks
-from batchjob_cli.doctor.slurm import CHECKS
+from batchjob_cli.doctor.schedulers import CHECKS
 
 # From `scontrol show config` of 26.05.3.
 CONFIG = {
@@ -12,6 +12,9 @@ CONFIG = {
     "JobAcctGatherType": "jobacct_gather/cgroup", "PrivateData": "none", "SLURM_VERSION": "26.05.3",
     "CgroupJobIdPaths": "no",
 }  # fmt: skip
+
+
+SLURM_CHECKS = {name: check for name, check in CHECKS.items() if name.startswith("slurm ")}
 
 
 @pytest.fixture
@@ -24,8 +27,8 @@ def findings(tmp_path, monkeypatch):
         script = tmp_path / "scontrol"
         script.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(lines) + "\nEND\n")
         script.chmod(0o755)
-        results = run_checks(ExaminedNode(), "schedulers", CHECKS)
-        return {each.name.removeprefix("slurm "): each.finding for each in results}
+        findings = run_checks(ExaminedNode(), SLURM_CHECKS)
+        return {name.removeprefix("slurm "): finding for name, finding in findings.items()}
 
     return examine
 
@@ -69,4 +72,4 @@ def test_what_does_not_apply_is_left_out(findings):
 
 def test_machine_without_slurm(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert run_checks(ExaminedNode(), "schedulers", CHECKS) == []
+    assert run_checks(ExaminedNode(), SLURM_CHECKS) == {}
