@@ -131,21 +131,16 @@ class Cgroup:
         return read_pids(descendants(self.directories[0])) - {0}
 
     def signal(self, number: int) -> None:
-        if number == signal.SIGKILL and self._kill_all():
-            return
+        if number == signal.SIGKILL:
+            # Since Linux 5.14; it does not miss processes that fork meanwhile.
+            with contextlib.suppress(OSError):
+                _write(f"{self.directories[0]}/cgroup.kill", "1")
+                return
         signal_all(self.processes, number)
 
     def owners(self) -> set[int]:
         """The owners of its directories."""
         return {os.lstat(path).st_uid for path in self.directories}
-
-    def _kill_all(self) -> bool:
-        """cgroup.kill, since Linux 5.14, does not miss processes that fork meanwhile."""
-        try:
-            _write(f"{self.directories[0]}/cgroup.kill", "1")
-        except OSError:
-            return False
-        return True
 
     def remove(self) -> list[str]:
         """Remove it, with what the job created below; returns directories that remain."""

@@ -85,7 +85,10 @@ def _execute_child(
         if os.getppid() != parent:
             os._exit(LAUNCH_FAILED)
         for number, descriptor in enumerate(streams):
-            _move_descriptor(descriptor, number)
+            if descriptor == number:
+                os.set_inheritable(number, True)
+            else:
+                os.dup2(descriptor, number)
         for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored_by_python, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -95,13 +98,6 @@ def _execute_child(
         os.write(writer, _FAILURE.pack(stage, error.errno or 0))
     finally:
         os._exit(LAUNCH_FAILED)
-
-
-def _move_descriptor(descriptor: int, number: int) -> None:
-    if descriptor == number:
-        os.set_inheritable(number, True)
-    else:
-        os.dup2(descriptor, number)
 
 
 def _launch_error(name: str, stage: int, number: int) -> RunStartError:

@@ -14,8 +14,8 @@ from batchjob.local_runs.output import STREAMS, StreamLog
 from batchjob.local_runs.record import Run, now, write
 from batchjob.local_runs.retention import RunRetention, sweep_daily
 from batchjob.quantities.reading import CgroupReading
-from batchjob.runtime.cpu_lists import format_cpu_list
 from batchjob.runtime.times import format_time
+from batchjob.runtime.values import format_cpu_list
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client.running_up import find_running_up
 from batchjob_cli.run import cgroup as cgroups
@@ -32,7 +32,7 @@ from batchjob_cli.run.launch import (
 from batchjob_cli.run.limits import CgroupError, RunLimits, required_controllers
 from batchjob_cli.run.process_tree import ProcessTree
 from batchjob_cli.run.queue import QueuedRun
-from batchjob_cli.run.streams import Channel, Pump, copy_window_size, open_channel
+from batchjob_cli.run.streams import Channel, Pump, open_channel
 from batchjob_cli.run.summary import format_report, log_ended, log_started, log_waiting
 from batchjob_cli.run.supervisor import QUEUED_SIGNALS, RunEnd, RunSupervisor, end_abandoned
 
@@ -64,7 +64,7 @@ def execute_run(
         pid, channels, pumps = _start_command(spec, run, mask, cgroup)
         log_started(run)
         on_start(run)
-        end = _build_supervisor(spec, run, pid, channels, tree, cgroup).run()
+        end = RunSupervisor(spec, run.jobid, pid, channels, tree, cgroup).run()
         wall = time.monotonic() - started
         reading = cgroup.read() if cgroup else CgroupReading()
     finally:
@@ -94,26 +94,6 @@ def page_url(spec: RunSpecification, run: Run) -> str:
     """The URL of the run's page; "" if no `batchjob up` serves its directory."""
     up = find_running_up(spec.data)
     return f"{up.url}/jobs/{run.jobid}" if up else ""
-
-
-def _build_supervisor(
-    spec: RunSpecification,
-    run: Run,
-    pid: int,
-    channels: tuple[Channel, ...],
-    tree: ProcessTree,
-    cgroup: Cgroup | None,
-) -> RunSupervisor:
-    def copy_window_sizes() -> None:
-        for channel in channels:
-            copy_window_size(channel)
-
-    def read_stop_grace() -> float | None:
-        return stop_request.read_grace(spec.data / RUNS, run.jobid)
-
-    return RunSupervisor(
-        pid, tree, cgroup, spec.time_limit, spec.grace, read_stop_grace, copy_window_sizes
-    )
 
 
 def _create_cgroup(spec: RunSpecification, run: Run) -> tuple[Cgroup | None, str]:

@@ -5,10 +5,11 @@ blkio-controller.rst; scheduler/sched-bwc.rst.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.runtime.formatting import size
+from batchjob.runtime.formatting import size as format_size
 
 _PERIOD_MICROSECONDS = 100_000
 _MINIMUM_QUOTA_MICROSECONDS = 1000  # minimum quota, sched-bwc.rst
@@ -38,8 +39,8 @@ def excess_over_machine(limits: RunLimits) -> str:
         return f"--cpus: {limits.cpus:g} asked for, this machine has {cpus}"
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if limits.memory_bytes and limits.memory_bytes > memory:
-        asked = size(limits.memory_bytes)
-        return f"--memory: {asked} asked for, this machine has {size(memory)}"
+        asked = format_size(limits.memory_bytes)
+        return f"--memory: {asked} asked for, this machine has {format_size(memory)}"
     return ""
 
 
@@ -60,48 +61,32 @@ def required_controllers(limits: RunLimits, version: int) -> dict[str, str]:
     return {name: flag for name, flag, value in requested if value}
 
 
-def cgroup_settings(limits: RunLimits, version: int, directory: str) -> list[Setting]:
+def cgroup_settings(limits: RunLimits, version: int, directory: str) -> Iterator[Setting]:
     """What to write, in order. `directory`: IO is limited on its device."""
-    chosen: list[Setting] = []
     if limits.cpus:
         quota = max(_MINIMUM_QUOTA_MICROSECONDS, round(limits.cpus * _PERIOD_MICROSECONDS))
-        chosen += _cpu_settings(quota, version)
+        if version == 2:
+            yield Setting("--cpus", "cpu", "cpu.max", f"{quota} {_PERIOD_MICROSECONDS}")
+        else:
+            yield Setting("--cpus", "cpu", "cpu.cfs_period_us", str(_PERIOD_MICROSECONDS))
+            yield Setting("--cpus", "cpu", "cpu.cfs_quota_us", str(quota))
     if limits.memory_bytes:
-        chosen += _memory_settings(limits.memory_bytes, version)
-    if limits.io_bytes_per_second:
-        chosen += _io_settings(limits.io_bytes_per_second, version, find_disk(directory))
-    return chosen
-
-
-def _cpu_settings(quota: int, version: int) -> list[Setting]:
-    if version == 2:
-        return [Setting("--cpus", "cpu", "cpu.max", f"{quota} {_PERIOD_MICROSECONDS}")]
-    return [
-        Setting("--cpus", "cpu", "cpu.cfs_period_us", str(_PERIOD_MICROSECONDS)),
-        Setting("--cpus", "cpu", "cpu.cfs_quota_us", str(quota)),
-    ]
-
-
-def _memory_settings(limit: int, version: int) -> list[Setting]:
-    """Memory and swap together: a job at its limit is killed instead of swapping."""
-    files = (
-        ("memory.max", str(limit)), ("memory.swap.max", "0"),
-    ) if version == 2 else (
-        ("memory.limit_in_bytes", str(limit)), ("memory.memsw.limit_in_bytes", str(limit)),
-    )  # fmt: skip
-    return [
-        Setting("--memory", "memory", file, value, is_optional="sw" in file)
-        for file, value in files
-    ]
-
-
-def _io_settings(speed: int, version: int, disk: str) -> list[Setting]:
-    if version == 2:
-        return [Setting("--io", "io", "io.max", f"{disk} rbps={speed} wbps={speed}")]
-    return [
-        Setting("--io", "blkio", f"blkio.throttle.{way}_bps_device", f"{disk} {speed}")
-        for way in ("read", "write")
-    ]
+        # Memory and swap together: a job at its limit is killed instead of swapping.
+        size = str(limits.memory_bytes)
+        if version == 2:
+            files = ("memory.max", size), ("memory.swap.max", "0")
+        else:
+            files = ("memory.limit_in_bytes", size), ("memory.memsw.limit_in_bytes", size)
+        for file, value in files:
+            yield Setting("--memory", "memory", file, value, is_optional="sw" in file)
+    if speed := limits.io_bytes_per_second:
+        disk = find_disk(directory)
+        if version == 2:
+            yield Setting("--io", "io", "io.max", f"{disk} rbps={speed} wbps={speed}")
+        else:
+            for way in ("read", "write"):
+                file = f"blkio.throttle.{way}_bps_device"
+                yield Setting("--io", "blkio", file, f"{disk} {speed}")
 
 
 def find_disk(directory: str, sysfs: str = "/sys") -> str:

@@ -115,7 +115,7 @@ def _children(pid: int) -> list[int]:
                 found.extend(map(int, file.read().split()))
     except FileNotFoundError:  # the process has ended, or the kernel lacks this file
         if os.path.exists(f"/proc/{pid}/stat") and not os.path.exists(_CHILDREN_FILE):
-            return [child for child, parent in _pids_with_parent() if parent == pid]
+            return [child for child in _all_pids() if _process_ids(child)[0] == pid]
     except OSError:
         pass
     return found
@@ -136,10 +136,6 @@ def processes_led_by(pid: int) -> list[int]:
 
 def _is_zombie(pid: int) -> bool:
     return _read_stat(pid)[:1] in ([b"Z"], [b"X"], [])
-
-
-def _pids_with_parent() -> list[tuple[int, int]]:
-    return [(pid, _process_ids(pid)[0]) for pid in _all_pids()]
 
 
 def _all_pids() -> list[int]:

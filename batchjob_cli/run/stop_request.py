@@ -22,14 +22,10 @@ StopRequest = tuple[str, float]
 """Who requests it, and the time between SIGTERM and SIGKILL (seconds)."""
 
 
-def _path(runs: Path, jobid: str) -> Path:
-    return runs / f"{jobid}.stop"
-
-
 def write(runs: Path, jobid: str, grace_seconds: float) -> None:
     """Write the request, readable for the run's owner; raises OSError."""
     document = json.dumps({"grace": grace_seconds}).encode("ascii")
-    path = _path(runs, jobid)
+    path = runs / f"{jobid}.stop"
     try:
         replace_file(path, document, mode=0o644)
     except OSError:
@@ -47,7 +43,7 @@ def read(runs: Path, jobid: str) -> StopRequest | None:
 
 def _paths(runs: Path, jobid: str) -> list[Path]:
     """Where a request may be; the directory is listed only if another user's file is there."""
-    usual = _path(runs, jobid)
+    usual = runs / f"{jobid}.stop"
     try:
         status = usual.lstat()
     except OSError:
@@ -68,12 +64,6 @@ def _read(path: Path) -> StopRequest | None:
     if not isinstance(grace, int | float) or not 0 <= grace <= _MAX_GRACE:
         return None
     return login_of(status.st_uid), float(grace)
-
-
-def read_grace(runs: Path, jobid: str) -> float | None:
-    """The time between SIGTERM and SIGKILL, if an end was requested."""
-    request = read(runs, jobid)
-    return None if request is None else request[1]
 
 
 def pop(runs: Path, jobid: str) -> StopRequest | None:

@@ -9,15 +9,18 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from batchjob.local_runs import record as run_files
+from batchjob.local_runs.directory import RUNS
 from batchjob.local_runs.record import RunFileError
-from batchjob_cli.run import cgroup
+from batchjob_cli.run import cgroup, stop_request
 from batchjob_cli.run.cgroup import Cgroup
+from batchjob_cli.run.defaults import RunSpecification
 from batchjob_cli.run.process_tree import ProcessTree
+from batchjob_cli.run.streams import Channel, copy_window_size
 
 FORWARDED_SIGNALS = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
@@ -58,25 +61,25 @@ class RunSupervisor:
 
     def __init__(
         self,
+        spec: RunSpecification,
+        jobid: str,
         pid: int,
+        channels: Sequence[Channel],
         tree: ProcessTree,
         cgroup: Cgroup | None,
-        time_limit: float | None,
-        grace: float,
-        read_stop_grace: Callable[[], float | None],
-        on_resize: Callable[[], None],
     ) -> None:
+        self._spec = spec
+        self._jobid = jobid
         self._pid = pid
+        self._channels = channels
         self._tree = tree
         self._cgroup = cgroup
-        self._grace = grace
-        self._read_stop_grace = read_stop_grace
-        self._on_resize = on_resize
         self._received_signals: set[int] = set()
         self._timed_out = False
         self._status: int | None = None
         self._started = time.monotonic()
-        self._time_limit_at = None if time_limit is None else self._started + time_limit
+        limit = spec.time_limit
+        self._time_limit_at = None if limit is None else self._started + limit
         self._kill_at: float | None = None
 
     def run(self) -> RunEnd:
@@ -110,14 +113,15 @@ class RunSupervisor:
         elif number == signal.SIGCONT:
             self._send(number)
         elif number == signal.SIGWINCH:
-            self._on_resize()
+            for channel in self._channels:
+                copy_window_size(channel)
             self._send(number)
 
     def _forward(self, number: signal.Signals, was_delivered: bool) -> None:
         self._received_signals.add(number)
-        grace = self._read_stop_grace() if number == signal.SIGTERM else None
-        if grace is not None:
-            self._begin_termination(grace)
+        runs, is_term = self._spec.data / RUNS, number == signal.SIGTERM
+        if is_term and (request := stop_request.read(runs, self._jobid)):
+            self._begin_termination(request[1])
         elif not was_delivered:
             self._send(number)
 
@@ -152,7 +156,7 @@ class RunSupervisor:
         if self._time_limit_at is not None and now >= self._time_limit_at:
             self._time_limit_at = None
             self._timed_out = self._status is None
-            self._begin_termination(self._grace)
+            self._begin_termination(self._spec.grace)
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = now + 1.0  # then kill processes created in the meantime
             self._signal_all(signal.SIGKILL)
