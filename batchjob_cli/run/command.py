@@ -17,10 +17,15 @@ from batchjob.local_runs.directory import (
     data_directory,
 )
 from batchjob.local_runs.record import Run
-from batchjob.runtime.cpu_lists import format_cpu_list, parse_cpu_list
 from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
 from batchjob.runtime.times import future_time
-from batchjob.runtime.values import at_least_one, duration, with_metavar
+from batchjob.runtime.values import (
+    at_least_one,
+    duration,
+    format_cpu_list,
+    parse_cpu_list,
+    with_metavar,
+)
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
 from batchjob_cli.run.defaults import (
@@ -30,9 +35,12 @@ from batchjob_cli.run.defaults import (
     RunSpecification,
     effective_time_limit,
     first_record,
+    limits_of,
     load_configuration,
     positive,
     positive_size,
+    queue_of,
+    time_limit_of,
 )
 from batchjob_cli.run.gpus import RunGpus
 from batchjob_cli.run.launch import LAUNCH_FAILED, WRONG_USAGE, RunStartError
@@ -45,7 +53,6 @@ from batchjob_cli.run.lifecycle import (
     wait_reason,
 )
 from batchjob_cli.run.limits import RunLimits, excess_over_machine
-from batchjob_cli.run.person_limits import limits_of, queue_of, time_limit_of
 from batchjob_cli.run.queue import ForeignQueueError, QueuedRun, QueueLimits
 from batchjob_cli.run.summary import describe_start, set_up_log
 from batchjob_cli.run.supervisor import block_signals
