@@ -1,12 +1,16 @@
-"""Plays the recorded cluster beside the real jobs, under a name of its own, and removes it.
+"""Starts example jobs on this machine, and plays the recorded cluster beside the real jobs.
 
-It is a source of job records for the poller, which writes, measures and sums them as those of any
-cluster, and it writes the files of samples from which the jobs are measured.
+The cluster has a name of its own, and can be removed. It is a source of job records for the poller,
+which writes, measures and sums them as those of any cluster, and it writes the files of samples
+from which the jobs are measured.
 """
 
+import contextlib
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -213,3 +217,68 @@ def remove(engine: Engine, samples: Path) -> None:
         scripts.delete_unused(db)
     for jobid in ids:
         folder.delete_job(samples, jobid)
+
+
+_PATIENCE_SECONDS = 30.0
+
+
+# Name of an example job, its options of `batchjob run`, and a Python program.
+_EXAMPLES = (
+    (
+        "busy",
+        ("--cpus=1", "--memory=256M"),
+        "import time\nend = time.time() + 120\nwhile time.time() < end: sum(range(10_000))",
+    ),
+    ("idle", ("--cpus=2", "--memory=1G"), "import time\ntime.sleep(180)"),
+    (
+        "memory-hungry",
+        ("--cpus=1", "--memory=512M"),
+        "import time\nheld = []\n"
+        "for step in range(60):\n    held.append(bytearray(4 << 20)); print(step, flush=True)\n"
+        "    time.sleep(2)",
+    ),
+    (
+        "input-output",
+        ("--cpus=1", "--memory=256M"),
+        "import os, tempfile, time\nwith tempfile.TemporaryFile(dir='.') as file:\n"
+        "    for step in range(100):\n        file.seek(0); file.write(os.urandom(8 << 20))\n"
+        "        file.flush(); os.fsync(file.fileno()); time.sleep(1)",
+    ),
+    (
+        "failing",
+        ("--cpus=1", "--memory=128M"),
+        "import sys, time\ntime.sleep(5)\nprint('no such input: data.csv', file=sys.stderr)\n"
+        "sys.exit(3)",
+    ),
+)
+
+
+def start_runs(data: Path) -> list[subprocess.Popen[str]]:
+    """Start the example jobs in the background, all at once; each prints its id when it starts."""
+    scratch = data / "demo"
+    scratch.mkdir(mode=0o700, exist_ok=True)
+    processes = []
+    for name, options, program in _EXAMPLES:
+        argv = [
+            sys.executable, "-m", "batchjob_cli", "run", "--server=", "--detach",
+            "--data", str(data), "--name", name, *options,
+            "--", sys.executable, "-c", program,
+        ]  # fmt: skip
+        with contextlib.suppress(OSError):
+            processes.append(
+                subprocess.Popen(  # noqa: S603 (fixed command)
+                    argv, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                )
+            )
+    return processes
+
+
+def wait_for_ids(processes: Iterable[subprocess.Popen[str]]) -> list[str]:
+    """The ids of those that could be started, once each has started or failed."""
+    ids = []
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            output, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+            if process.returncode == 0:
+                ids.append(output.strip())
+    return ids

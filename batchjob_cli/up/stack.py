@@ -12,17 +12,17 @@ from sqlalchemy.engine import URL, Engine
 
 from batchjob.local_runs.directory import LOCAL, LOGS, RUNS, SAMPLES, create_directory
 from batchjob.quantities.job import DEFAULT_METRIC_GROUPS, METRIC_GROUPS
+from batchjob.runtime.background import Refresher
 from batchjob.runtime.logins import login
 from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.schedulers import registry
 from batchjob.schedulers.cluster import DetectedCluster
 from batchjob_cli.client.running_up import TOKEN_FILE, keep_file
-from batchjob_cli.up import demo, demo_cluster, demo_nodes, records
+from batchjob_cli.up import demo_cluster, demo_nodes, records
 from batchjob_cli.up.demo_recording import CLUSTER
 from batchjob_cli.up.options import UpSettings
 from batchjob_cli.up.records import ensure_schema
-from batchjob_cli.up.run_control import LocalRunControl
-from batchjob_cli.up.run_log import run_logger
+from batchjob_cli.up.runs import LocalRunControl, RunLog
 from batchjob_exporter import options as exporter_options
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.service import ExporterService, build_exporter
@@ -81,7 +81,7 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
         services = server_services.build(server_settings(settings, data, url))
         control = LocalRunControl(data, LOCAL) if settings.runs.remote else None
         # The demo's runs start while its cluster is loaded.
-        demo_runs = demo.start(data) if settings.up.demo else []
+        demo_runs = demo_cluster.start_runs(data) if settings.up.demo else []
         recorded = _load_demo(settings, engine, data)
         services = services._replace(
             process_token=process_token, run_control=control, local_data=data,
@@ -97,7 +97,8 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
         exporter.start()
         stack.callback(exporter.stop)
         exporter.wait(_FIRST_VALUES_SECONDS)  # otherwise the first samples would lack jobs
-        runs = run_logger(data, settings.up.interval)
+        interval = settings.up.interval
+        runs = Refresher("runs", RunLog(data).look, interval, interval)
         for each in (recorder, *pollers, runs):
             if each is not None:
                 each.start()
@@ -105,7 +106,7 @@ def start_stack(settings: UpSettings, data: Path) -> Iterator[Stack]:
         shown = url.render_as_string(hide_password=True)
         yield Stack(
             server, scheduler, process_token.text, shown, recorded.job_count if recorded else 0,
-            len(demo.wait_for_ids(demo_runs)),
+            len(demo_cluster.wait_for_ids(demo_runs)),
         )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Runs that are started over the API, in directories that others may write to."""
 
 from batchjob.local_runs import history
-from batchjob_cli.up import run_control
-from batchjob_cli.up.run_control import LocalRunControl
+from batchjob_cli.up import runs
+from batchjob_cli.up.runs import LocalRunControl
 from batchjob_stats_server.api.local_runs import NewRun
 from tests.helpers.waiting import until
 
@@ -22,7 +22,7 @@ def test_modules_in_run_directory_are_not_imported(tmp_path):
 
 
 def test_long_grace_period_does_not_hold_a_thread(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_control, "_MAX_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(runs, "_MAX_WAIT_SECONDS", 0.5)
     control = LocalRunControl(tmp_path / "data", "here")
     script = f"trap '' TERM; touch {tmp_path}/ready; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
     run = control.start(NewRun(command=["sh", "-c", script]))

@@ -9,7 +9,7 @@ import pytest
 from batchjob.local_runs.record import SupervisorProcess, current_process, new_run, write
 from batchjob.runtime.logins import login
 from batchjob.schedulers.states import JobState
-from batchjob_cli.up.run_log import RunLog
+from batchjob_cli.up.runs import RunLog
 
 RUN, OTHER = (f"{n}b1e5a52-0000-4000-8000-000000000000" for n in (7, 8))
 

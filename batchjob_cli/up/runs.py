@@ -1,8 +1,14 @@
-"""Starts and ends runs for the API of `batchjob up`, like `batchjob run` and its like."""
+"""The runs of a data directory: started and ended for the API of `batchjob up`, and logged.
 
+Runs have processes of their own, so their files tell what happens to them, whoever started them.
+"""
+
+import math
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from batchjob.local_runs import history
@@ -11,9 +17,11 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import stop
 from batchjob_cli.run.defaults import VARIABLE
+from batchjob_cli.run.summary import log_deleted, log_ended, log_started, log_waiting
 from batchjob_stats_server.api.local_runs import NewRun, RunRefusedError
 
 _START_SECONDS = 60.0
+_OVERLAP_SECONDS = 5.0  # timestamps of file systems are coarse
 _MAX_WAIT_SECONDS = 30.0  # for the end of a run, in a thread of the server
 _COMMAND = ("-P", "-m", "batchjob_cli")  # -P: a run's directory may contain modules of others
 
@@ -98,3 +106,50 @@ def _arguments(new_run: NewRun, data: Path, asked_by: tuple[str, ...]) -> list[s
         "--",
         *new_run.command,
     ]
+
+
+class RunLog:
+    """Logs the start, the end and the state of each run.
+
+    It remembers the runs that live, and those that have just ended.
+    """
+
+    def __init__(self, data: Path, clock: Callable[[], float] = time.time) -> None:
+        """What happened before is not logged."""
+        self._data = data
+        self._clock = clock
+        self._looked_at = clock()
+        self._began = math.floor(1000 * self._looked_at) / 1000  # records have milliseconds
+        self._known: dict[str, Run] | None = None
+
+    def look(self) -> None:
+        """Log what has changed since the last look; raises OSError."""
+        since, self._looked_at = self._looked_at - _OVERLAP_SECONDS, self._clock()
+        if self._known is None:
+            before = [each for each in history.all_runs(self._data) if not self._is_new(each)]
+            self._known = {run.jobid: run for run in before if run.state.is_live}
+        changed = [run for run in history.changed_runs(self._data, since) if self._is_new(run)]
+        ids = {run.jobid for run in changed}
+        # A run that was killed has changed nothing.
+        others = history.runs_with_ids(self._data, self._known.keys() - ids)
+        own = [run for run in (*changed, *others) if run.by == "run"]
+        for run in sorted(own, key=lambda each: each.start_time or each.submit_time):
+            self._log_change(run, self._known.get(run.jobid))
+        for jobid in self._known.keys() - {run.jobid for run in own}:
+            if self._known[jobid].state.is_live:
+                log_deleted(self._known[jobid])
+        self._known = {run.jobid: run for run in own if run.state.is_live or run.jobid in ids}
+
+    def _is_new(self, run: Run) -> bool:
+        return max(run.submit_time, run.start_time or 0.0, run.end_time or 0.0) >= self._began
+
+    def _log_change(self, run: Run, known: Run | None) -> None:
+        before = known.state if known else None
+        if run.state is before:
+            return
+        if run.state is JobState.PENDING:
+            log_waiting(run)
+        if run.start_time is not None and before in (None, JobState.PENDING):
+            log_started(run)
+        if not run.state.is_live:
+            log_ended(run)
