@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from batchjob.runtime.pairs import repeated_names
+from batchjob.runtime.json_reader import repeated_names
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.records import RAW_LIMIT, QuarantinedRow
 

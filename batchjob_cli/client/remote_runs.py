@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from batchjob.local_runs.record import Run, SupervisorProcess
-from batchjob.runtime.cpu_lists import format_cpu_list
 from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.values import format_cpu_list
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client.answer import parse_document, require_success
 from batchjob_cli.client.connect import named_server, window_parameters

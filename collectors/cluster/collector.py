@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from batchjob.runtime.background import Refresher, validity_seconds
+from batchjob.runtime.json_reader import noting_repeated_names
 from batchjob.runtime.log import LogOnce
-from batchjob.runtime.pairs import noting_repeated_names
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.cluster import ClusterOptions, ClusterReaders
 from batchjob.schedulers.registry import CLUSTERS, Scheduler

@@ -12,7 +12,7 @@ import platform
 import struct
 from collections.abc import Iterator
 
-from batchjob.runtime.cpu_lists import parse_cpu_list
+from batchjob.runtime.values import parse_cpu_list
 from collectors.host import read_text
 
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}

@@ -178,7 +178,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "names once in accounting logs": Guard(
         grammar.account_that_closes_its_quote_in_a_pbs_log,
-        {"batchjob.runtime.pairs:unique_pairs": _first_value_wins},
+        {"batchjob.runtime.json_reader:unique_pairs": _first_value_wins},
     ),
     "names once in JSON": Guard(
         grammar.name_twice_in_a_json_record,

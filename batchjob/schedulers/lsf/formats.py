@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 
-from batchjob.runtime.pairs import damaged, repeated_names
+from batchjob.runtime.json_reader import damaged, repeated_names
 from batchjob.runtime.subprocesses import (
     CommandFailedError,
     CommandOptions,

@@ -14,7 +14,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 
-from batchjob.runtime.cpu_lists import parse_cpu_list
+from batchjob.runtime.values import parse_cpu_list
 from batchjob.schedulers.layout import layout
 from batchjob.schedulers.node import Environment, GpuNames, JobManager, split_gpu_list
 

@@ -11,7 +11,7 @@ import json
 import time
 from typing import Any
 
-from batchjob.runtime.pairs import damaged, repeated_names, unique_pairs
+from batchjob.runtime.json_reader import damaged, repeated_names, unique_pairs
 from batchjob.runtime.subprocesses import CommandOptions, NotJsonError, parse_json_object, run
 
 Attributes = dict[str, str]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchjob.runtime.pairs import unique_pairs
+from batchjob.runtime.json_reader import unique_pairs
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.cluster import (
     ClusterJob,

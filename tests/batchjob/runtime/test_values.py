@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.runtime.cpu_lists import parse_cpu_list
 from batchjob.runtime.values import (
     address,
     at_least_one,
@@ -17,6 +16,7 @@ from batchjob.runtime.values import (
     network,
     number,
     one_of,
+    parse_cpu_list,
     service_url,
     size,
     text,

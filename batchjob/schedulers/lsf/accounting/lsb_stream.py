@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchjob.runtime.pairs import damaged, repeated_names, unique_pairs
+from batchjob.runtime.json_reader import damaged, repeated_names, unique_pairs
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule

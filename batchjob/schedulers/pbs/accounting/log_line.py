@@ -10,7 +10,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.runtime.pairs import unique_pairs
+from batchjob.runtime.json_reader import unique_pairs
 from batchjob.schedulers.fields import FieldReader, RowError
 
 _KEY = re.compile(r"[A-Za-z_][\w.@-]*=", re.ASCII)

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from batchjob.runtime.json_reader import parse_json
-from batchjob.runtime.pairs import repeated_names
+from batchjob.runtime.json_reader import parse_json, repeated_names
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError, run
 from batchjob.runtime.values import duration, one_of, text
