@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from batchjob.quantities.energy import ENERGY_JOULES
 from batchjob.quantities.gpu import (
@@ -37,10 +36,8 @@ _SERIES = re.compile(r"^(batchjob_\w+)\{(.*)\} (\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-class _Series(NamedTuple):
-    metric: str
-    labels: Mapping[str, str]
-    value: float
+_Series = tuple[str, Mapping[str, str], float]
+"""Metric, labels and value."""
 
 
 def run(arguments: list[str]) -> int:
@@ -64,7 +61,7 @@ def run(arguments: list[str]) -> int:
     jobid = given.id or _own_jobid(os.environ)
     if not jobid:
         raise SettingsError("JOB: expected an id, since no job runs this command")
-    series = [each for each in _read(given.exporter) if each.labels.get("jobid") == jobid]
+    series = [each for each in _read(given.exporter) if each[1].get("jobid") == jobid]
     if not series:
         raise NotFoundError(f"the exporter at {given.exporter} knows no job {jobid}")
     print_text("\n".join(_lines(jobid, series, given)))
@@ -87,15 +84,15 @@ def _read(url: str) -> Iterator[_Series]:
     if answer.status != 200:
         raise UnreachableError(f"the exporter at {url}: HTTP status {answer.status}")
     for metric, labels, value in _SERIES.findall(answer.body.decode("utf-8", "replace")):
-        yield _Series(metric, dict(_LABEL.findall(labels)), float(value))
+        yield metric, dict(_LABEL.findall(labels)), float(value)
 
 
 def _lines(jobid: str, series: Sequence[_Series], given: argparse.Namespace) -> Iterator[str]:
     def total(metric: str, **labels: str) -> float | None:
         found = [
-            each.value
-            for each in series
-            if each.metric == metric and labels.items() <= each.labels.items()
+            value
+            for name, its_labels, value in series
+            if name == metric and labels.items() <= its_labels.items()
         ]
         return sum(found) if found else None
 
@@ -117,7 +114,7 @@ def _lines(jobid: str, series: Sequence[_Series], given: argparse.Namespace) -> 
     limit = total(MEMORY_LIMIT.metric.name)
     if peak is not None:
         yield f"  Memory     {word} {size(peak)}" + (f" of {size(limit)}" if limit else "")
-    for gpu in sorted({each.labels["gpu"] for each in series if each.labels.get("gpu")}):
+    for gpu in sorted({labels["gpu"] for _, labels, _ in series if labels.get("gpu")}):
         busy = total(JOB_GPU_BUSY_SECONDS.metric.name, gpu=gpu)
         observed = total(JOB_GPU_OBSERVED_SECONDS.metric.name, gpu=gpu)
         used = total(JOB_GPU_MEMORY_PEAK.metric.name, gpu=gpu)

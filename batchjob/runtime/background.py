@@ -73,12 +73,13 @@ class AbsentError(PostponedError):
     """This machine does not have the source. That is not an error, so it is logged as info."""
 
 
-class Refresher(Generic[T]):
+class Refresher(Loop, Generic[T]):
     """Calls `read` every `interval` seconds and publishes what it returns.
 
-    A read that raises is logged once and counted in `failures`; the last good value is valid until
-    it is older than `expires_after` seconds. A read that hangs blocks this thread alone. After each
-    consecutive failure the pause doubles, up to `longest_pause`; PostponedError may ask for more.
+    The first value is published as soon as the source answers. A read that raises is logged once
+    and counted in `failures`; the last good value is valid until it is older than `expires_after`
+    seconds. A read that hangs blocks this thread alone. After each consecutive failure the pause
+    doubles, up to `longest_pause`; PostponedError may ask for more.
     """
 
     def __init__(
@@ -91,8 +92,8 @@ class Refresher(Generic[T]):
         longest_pause: float = 0.0,
         first_pause: float = 0.0,
     ) -> None:
+        super().__init__(name, self._refresh_and_pause, first_pause)
         self.failures = 0
-        self._name = name
         self._read = read
         self._interval = interval
         self._expires_after = expires_after
@@ -102,15 +103,6 @@ class Refresher(Generic[T]):
         self._consecutive_failures = 0
         self._published: Observed[T] | None = None
         self._once = LogOnce(log)
-        self._loop = Loop(name, self._step, first_pause)
-
-    def start(self) -> None:
-        """Start reading; the first value is published as soon as the source answers."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """Stop the thread; if it hangs in its source, it is abandoned."""
-        self._loop.stop()
 
     def latest(self) -> Observed[T] | None:
         """The last value; None if there is none or it has expired."""
@@ -122,7 +114,7 @@ class Refresher(Generic[T]):
         try:
             value = self._read()
         except Exception as error:  # no exception of a source may end its thread
-            if self._loop.stopping:
+            if self.stopping:
                 return  # the connection may have been closed during the read
             self.failures += 1
             self._consecutive_failures += 1
@@ -140,7 +132,7 @@ class Refresher(Generic[T]):
         pause = min(self._interval * 2.0**doublings, self._longest_pause)
         return max(pause, error.seconds) if isinstance(error, PostponedError) else pause
 
-    def _step(self) -> float:
+    def _refresh_and_pause(self) -> float:
         self.refresh()
         return self.pause
 

@@ -19,7 +19,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from types import TracebackType
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from batchjob.local_runs.record import Run
@@ -36,25 +36,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@dataclass(eq=False)
 class Tracker:
     """For `with`, `async with`, or as a decorator. Each use is a job of its own."""
 
-    def __init__(
-        self,
-        name: str,
-        tool: str,
-        parameters: Mapping[str, Any] | None,
-        id: str,
-        workflow: str,
-        data: str,
-    ) -> None:
-        self._name = name
-        self._tool = tool
-        self._parameters = parameters
-        self._id = id
-        self._workflow = workflow
-        self._data = data
-        self._work: Work | None = None
+    name: str
+    tool: str
+    parameters: Mapping[str, Any] | None
+    id: str
+    workflow: str
+    data: str
+    _work: Work | None = field(default=None, init=False)
 
     def __enter__(self) -> Work:
         if self._work is not None:
@@ -62,12 +54,7 @@ class Tracker:
         self._work = self.begin()
         return self._work
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         work, self._work = self._work, None
         assert work is not None
         work.end(outcome_of_error(error))
@@ -75,12 +62,7 @@ class Tracker:
     async def __aenter__(self) -> Work:
         return self.__enter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.__exit__(kind, error, trace)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -90,7 +72,7 @@ class Tracker:
                 f"track: {function.__qualname__} is a generator function, whose calls return "
                 "at once; use `with track(...):` inside it"
             )
-        name = self._name or getattr(function, "__qualname__", "")
+        name = self.name or getattr(function, "__qualname__", "")
         if inspect.iscoroutinefunction(function):
             return cast("Callable[P, R]", self._track_coroutine(function, name))
 
@@ -109,7 +91,7 @@ class Tracker:
 
     def begin(self) -> Work:
         """Begin without `with`; the caller must call `end` of the returned work."""
-        return self._begin(self._name)
+        return self._begin(self.name)
 
     def _track_coroutine(self, function: Callable[..., Any], name: str) -> Any:
         @functools.wraps(function)
@@ -127,9 +109,9 @@ class Tracker:
         return tracked
 
     def _begin(self, name: str) -> Work:
-        initial = initial_record(name, self._tool, self._parameters, "track")
-        run = initial._replace(record_id=self._id, workflow=self._workflow)
-        return Work(run, self._data)
+        initial = initial_record(name, self.tool, self.parameters, "track")
+        run = initial._replace(record_id=self.id, workflow=self.workflow)
+        return Work(run, self.data)
 
 
 @overload

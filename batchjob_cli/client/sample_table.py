@@ -59,10 +59,14 @@ def _multiply(number: float | None, factor: float) -> float | None:
     return None if number is None else number * factor
 
 
+def _values(pair: SamplePair, quantity: Quantity) -> list[float]:
+    """One for each GPU."""
+    return [value for key, value in pair.sample.values.items() if key.quantity == quantity.name]
+
+
 def _mean(quantity: Quantity) -> Callable[[SamplePair], str | None]:
     def text(pair: SamplePair) -> str | None:
-        values = pair.sample.values.items()
-        found = [value for key, value in values if key.quantity == quantity.name]
+        found = _values(pair, quantity)
         return _number_formatter(0)(100 * sum(found) / len(found)) if found else None
 
     return text
@@ -70,8 +74,7 @@ def _mean(quantity: Quantity) -> Callable[[SamplePair], str | None]:
 
 def _maximum(quantity: Quantity, unit: str, per_unit: float) -> Callable[[SamplePair], str | None]:
     def text(pair: SamplePair) -> str | None:
-        values = pair.sample.values.items()
-        found = [value for key, value in values if key.quantity == quantity.name]
+        found = _values(pair, quantity)
         return f"{max(found) / per_unit:.0f}{unit}" if found else None
 
     return text
