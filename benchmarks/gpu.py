@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from collectors.gpu import nvml
-from collectors.gpu.nvml_gpm import Gpm
 
 Call = Callable[[Any, Any], Any]
 
@@ -59,6 +58,9 @@ LISTS: dict[str, Call] = {
     "MPS": lambda n, gpu: n.nvmlDeviceGetMPSComputeRunningProcesses_v3(gpu),
 }
 
+# Activity of its units; PCIe; all NVLinks. The driver answers 0 to what the board does not have.
+GPM_IDS = (*range(1, 14), 20, 21, 60, 61)
+
 Keys = Iterator[tuple[str, object]]
 
 
@@ -85,15 +87,8 @@ def memory(pynvml: Any, handle: Any, prefix: str) -> Keys:
 
 def between(pynvml: Any, handle: Any, prefix: str) -> Keys:
     """What is read of the time between two readings: the last seconds here."""
-    gpm = Gpm(pynvml)
     try:
-        gpm.pcie(handle)
-        begun = time.monotonic()
-        time.sleep(1)
-        moved = gpm.pcie(handle)
-        seconds = time.monotonic() - begun
-        if moved is not None:
-            yield f"{prefix}.gpm", " ".join(f"{each / seconds / 2**20:.3f}" for each in moved)
+        yield f"{prefix}.gpm", " ".join(gpm_means(pynvml, handle))
     except pynvml.NVMLError as error:
         print(f"{prefix}.gpm: {error}", file=sys.stderr)
     try:
@@ -104,6 +99,23 @@ def between(pynvml: Any, handle: Any, prefix: str) -> Keys:
         return
     words = [f"{each.timeStamp}:{each.sampleValue.uiVal}" for each in samples]
     yield f"{prefix}.samples", " ".join(words)
+
+
+def gpm_means(pynvml: Any, handle: Any) -> Iterator[str]:
+    """`ID:VALUE` of the metrics of GPM that have an answer, over one second."""
+    samples = [pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()]
+    for sample in samples:
+        pynvml.nvmlGpmSampleGet(handle, sample)
+        time.sleep(1)
+    request = pynvml.c_nvmlGpmMetricsGet_t()
+    request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    request.numMetrics = len(GPM_IDS)
+    request.sample1, request.sample2 = samples
+    for index, number in enumerate(GPM_IDS):
+        request.metrics[index].metricId = number
+    for each in pynvml.nvmlGpmMetricsGet(request).metrics[: len(GPM_IDS)]:
+        if each.nvmlReturn == 0:
+            yield f"{each.metricId}:{each.value:.6g}"
 
 
 def fields(pynvml: Any, handle: Any, prefix: str) -> Keys:
@@ -174,11 +186,10 @@ def measure(pynvml: Any, readings: int) -> None:
     """Print wall and CPU time per reading, and what was read."""
     for index in range(pynvml.nvmlDeviceGetCount()):
         errors: Counter[tuple[str, str]] = Counter()
-        gpm = Gpm(pynvml)
-        nvml.read(pynvml, index, 0, errors, gpm)  # the first call of each kind is slower
+        nvml.read(pynvml, index, 0, errors)  # the first call of each kind is slower
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(readings):
-            reading = nvml.read(pynvml, index, int((time.time() - 10) * 1e6), errors, gpm)
+            reading = nvml.read(pynvml, index, int((time.time() - 10) * 1e6), errors)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         print(
             f"GPU {index} {reading.gpu.name} {reading.gpu.uuid}: {wall / readings * 1e3:.2f} ms, "

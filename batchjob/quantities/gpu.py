@@ -13,8 +13,8 @@ GPU_LABELS = ("gpu", "uuid", "gpu_instance")
 GPUS = SampleGroup("gpus", GPU_LABELS, "gpu_")
 
 
-def _of_job(name: str, unit: Unit, help: str) -> Quantity:
-    metric = job_metric(name, "gauge", unit, "", help, outlives_job=False, labels=GPU_LABELS)
+def _of_job(name: str, unit: Unit, help: str, outlives: bool = False) -> Quantity:
+    metric = job_metric(name, "gauge", unit, "", help, outlives_job=outlives, labels=GPU_LABELS)
     return Quantity(name, metric, group=GPUS)
 
 
@@ -49,10 +49,36 @@ GPU_BUSY_SECONDS = _of_gpu("busy_seconds_total", "seconds",
     "`batchjob_gpu_observed_seconds_total`. NVIDIA only, and not in MIG mode.", kind="counter")
 GPU_OBSERVED_SECONDS = _of_gpu("observed_seconds_total", "seconds",
     "Time that `batchjob_gpu_busy_seconds_total` covers.", kind="counter")
+_OF_GPM = "Measured with NVIDIA's GPM, on Hopper and later."
+PROFILED_SECONDS = "profiled_seconds"
+_PROFILE = {
+    PROFILED_SECONDS: "Time that the counters of the GPU's units cover, second by second: all, and "
+        "of a MIG instance one second in as many as the GPU has instances. The mean of each is its "
+        "increase over that of this.",
+    "sm_active_seconds": "Time in which a multiprocessor had a warp, mean over all of them.",
+    "sm_occupancy_seconds": "Resident warps over the most that fit, mean over all "
+        "multiprocessors, times seconds.",
+    "tensor_active_seconds": "Time in which tensor cores were active, mean over all; matrix "
+        "products of FP64 count here, not as FP64.",
+    "fp64_active_seconds": "Time in which FP64 units were active, mean over all of them.",
+    "fp32_active_seconds": "Time in which FP32 and integer units were active, mean over all.",
+    "fp16_active_seconds": "Time in which FP16 units other than tensor cores were active.",
+    "dram_active_seconds": "Time in which the GPU's memory moved data, as a share of its peak.",
+}
+GPU_PROFILE = {name: _of_gpu(f"{name}_total", "seconds", f"{help} {_OF_GPM}", kind="counter")
+    for name, help in _PROFILE.items()}
+GPU_PCIE = _of_gpu("pcie_bytes_total", "bytes",
+    "Bytes transferred over PCIe since the GPU was first read, protocol overhead included; the "
+    "direction is from the point of view of the GPU. NVIDIA: Hopper and later only.",
+    "direction", kind="counter")
+GPU_NVLINK = _of_gpu("nvlink_bytes_total", "bytes",
+    "Payload bytes over all NVLinks; the direction is from the point of view of the GPU.",
+    "direction", kind="counter")
 GPU_MEMORY_USED = _of_gpu("memory_used_bytes", "bytes", "GPU memory in use.")
 GPU_MEMORY_TOTAL = _of_gpu("memory_total_bytes", "bytes", "GPU memory installed or assigned.")
 GPU_POWER = _of_gpu("power_watts", "watts",
     "Power draw of the whole board; a mean over 1 s on Ampere and later except A100.")
+GPU_POWER_LIMIT = _of_gpu("power_limit_watts", "watts", "Enforced power limit.")
 GPU_TEMPERATURE = _of_gpu("temperature_celsius", "celsius", "Temperature of the GPU core.")
 GPU_CLOCK = _of_gpu("clock_hertz", "hertz", "Current clock frequency.", "clock")
 GPU_ECC_ERRORS = _of_gpu("ecc_errors_total", "count",
@@ -90,14 +116,28 @@ JOB_FREE_GPU_BUSY_SECONDS = _of_free_gpus("busy_seconds",
 JOB_FREE_GPU_OBSERVED_SECONDS = _of_free_gpus("observed_seconds",
     "Time that `batchjob_job_free_gpu_busy_seconds_total` covers, added up over these GPUs.")
 JOB_GPU_MEMORY = _of_job("gpu_memory_bytes", "bytes", "GPU memory of the job's processes.")
-JOB_GPU_MEMORY_PEAK = Quantity("gpu_memory_peak_bytes",
-    job_metric("gpu_memory_peak_bytes", "gauge", "bytes", "",
+JOB_GPU_MEMORY_PEAK = _of_job("gpu_memory_peak_bytes", "bytes",
     "Most GPU memory of the job's processes, sampled ten times a second (AMD: at each reading).",
-    labels=GPU_LABELS), group=GPUS)
+    outlives=True)
+JOB_GPU_PROFILE = {name: _counted(f"gpu_{name}", f"{help} Only while no other job held the GPU, "
+    f"which is told up to 40 s late. {_OF_GPM}") for name, help in _PROFILE.items()}
+PROFILE_PEAKS = {f"{name}_peak_ratio": f"{name}_seconds"
+    for name in ("sm_active", "sm_occupancy", "tensor_active", "dram_active")}
+JOB_GPU_PROFILE_PEAKS = {name: _of_job(f"gpu_{name}", "ratio",
+    f"Highest value of `batchjob_job_gpu_{of}_total` within one second.", outlives=True)
+    for name, of in PROFILE_PEAKS.items()}
+JOB_GPU_PCIE, JOB_GPU_NVLINK = (job_metric(f"gpu_{bus}_bytes", "counter", "bytes", "",
+    f"Bytes over {title} while only this job held the GPU; the direction is from the point of view "
+    f"of the GPU. {_OF_GPM}", labels=(*GPU_LABELS, "direction"))
+    for bus, title in (("pcie", "PCIe"), ("nvlink", "NVLink")))
+JOB_GPU_TRAFFIC = {f"{bus}_{direction}_bytes": _of_whole_gpu(f"gpu_{bus}_{direction}_bytes", metric,
+    direction=direction) for bus, metric in (("pcie", JOB_GPU_PCIE), ("nvlink", JOB_GPU_NVLINK))
+    for direction in ("transmit", "receive")}
 JOB_GPU_PROCESSES = _of_job("gpu_processes", "count",
     "Processes of the job with a context on the GPU; 0 for a GPU that is allocated and not used.")
 # fmt: on
 JOB_GPU_POWER = _of_whole_gpu("gpu_power_watts", GPU_POWER)
+JOB_GPU_POWER_LIMIT = _of_whole_gpu("gpu_power_limit_watts", GPU_POWER_LIMIT)
 JOB_GPU_MEMORY_TOTAL = _of_whole_gpu("gpu_memory_total_bytes", GPU_MEMORY_TOTAL)
 JOB_GPU_TEMPERATURE = _of_whole_gpu("gpu_temperature_celsius", GPU_TEMPERATURE)
 JOB_GPU_SM_CLOCK = _of_whole_gpu("gpu_sm_clock_hertz", GPU_CLOCK, clock="sm")
@@ -110,7 +150,8 @@ JOB_GPU_ECC_UNCORRECTED = _of_whole_gpu("gpu_ecc_uncorrected_errors", GPU_ECC_ER
 GPU_QUANTITIES = (JOB_GPU_UTILIZATION, JOB_GPU_BUSY_SECONDS, JOB_GPU_OBSERVED_SECONDS,
     JOB_GPU_SHARED_SECONDS, JOB_GPU_MPS_SECONDS, JOB_FREE_GPU_BUSY_SECONDS,
     JOB_FREE_GPU_OBSERVED_SECONDS, JOB_GPU_MEMORY, JOB_GPU_MEMORY_PEAK, JOB_GPU_PROCESSES,
-    JOB_GPU_SHARE,
-    JOB_GPU_POWER, JOB_GPU_MEMORY_TOTAL, JOB_GPU_TEMPERATURE, JOB_GPU_SM_CLOCK,
+    JOB_GPU_SHARE, *JOB_GPU_PROFILE.values(), *JOB_GPU_PROFILE_PEAKS.values(),
+    *JOB_GPU_TRAFFIC.values(), JOB_GPU_POWER, JOB_GPU_POWER_LIMIT,
+    JOB_GPU_MEMORY_TOTAL, JOB_GPU_TEMPERATURE, JOB_GPU_SM_CLOCK,
     JOB_GPU_MEMORY_CLOCK, JOB_GPU_ECC_CORRECTED, JOB_GPU_ECC_UNCORRECTED)
 # fmt: on

@@ -232,6 +232,7 @@ class AmdGpus:
     complete = True
     on_new_process: Callable[[], None]  # not called: processes are not listed between readings
     busy_counters: Mapping[str, BusyCounter] = {}
+    profiles: Mapping[tuple[str, str], Mapping[str, float]] = {}
 
     def __init__(self, host: Host, interval: float) -> None:
         self._host = host

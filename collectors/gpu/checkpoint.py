@@ -5,13 +5,14 @@ tenures have stamps of the wall clock, and the driver keeps 14 s of samples, so 
 misses nothing. A file is valid for the boot in which it was written.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from collectors import state
 from collectors.gpu.busy import BusyCounter, BusySample
 from collectors.gpu.job_busy import FreeGpuTime, JobBusyCounters, JobGpuBusy, JobMemoryPeaks, Tenure
+from collectors.gpu.vendor import GpuVendor
 from collectors.jobs.view import JobName, make_name
 
 FILE = "gpu.json"
@@ -25,6 +26,9 @@ class GpuCounters(NamedTuple):
     free: Mapping[JobName, FreeGpuTime] = MappingProxyType({})
     memory_peaks: JobMemoryPeaks = MappingProxyType({})
     boards: Mapping[str, tuple[float, float]] = MappingProxyType({})  # busy and observed seconds
+    # By UUID and GPU instance, and those of jobs.
+    profiles: Mapping[tuple[str, str], Mapping[str, float]] = MappingProxyType({})
+    job_profiles: Mapping[tuple[JobName, str, str], Mapping[str, float]] = MappingProxyType({})
 
 
 def save(
@@ -33,6 +37,7 @@ def save(
     boards: Mapping[str, BusyCounter],
     jobs: JobBusyCounters,
     memory_peaks: JobMemoryPeaks,
+    profiles: Mapping[tuple[str, str], Mapping[str, float]],
 ) -> None:
     """Replace the file in one step. Raises OSError, in which case no older file is left."""
     document = {
@@ -52,15 +57,19 @@ def save(
         "free_on_node": jobs.free_on_node,
         "free_before": [(*job[:3], *each) for job, each in jobs.free_before.items()],
         "free_at_end": [(*job[:3], *each) for job, each in jobs.free_at_end.items()],
+        "profiles": [(*key, sums) for key, sums in profiles.items()],
+        "job_profiles": [(*job[:3], *of, sums) for (job, *of), sums in jobs.profiles.items()],
         "memory_peaks": [(*job[:3], *of, peak) for (job, *of), peak in memory_peaks.items()],
     }  # fmt: skip
     state.save(directory, FILE, boot, document)
 
 
 def restore(
-    document: Mapping[str, Any], board: Callable[[str], BusyCounter], jobs: JobBusyCounters
+    document: Mapping[str, Any],
+    vendor: GpuVendor,
+    jobs: JobBusyCounters,
 ) -> JobMemoryPeaks:
-    """Fill new counters, and return the peaks; `board` gives a GPU's counter by its UUID.
+    """Fill new counters, and return the peaks.
 
     Raises ValueError for a damaged document, of which then nothing is used.
     """
@@ -84,6 +93,14 @@ def restore(
             {_name(row): FreeGpuTime(*map(float, row[3:])) for row in document[part]}
             for part in ("free_before", "free_at_end")
         )
+        whole = {
+            (str(uuid), str(part)): _floats(sums)
+            for uuid, part, sums in document.get("profiles", ())
+        }
+        of_jobs = {
+            (_name(row), str(row[3]), str(row[4])): _floats(row[5])
+            for row in document.get("job_profiles", ())
+        }
         peaks = {
             (_name(row), str(row[3]), str(row[4])): float(row[5])
             for row in document["memory_peaks"]
@@ -91,12 +108,18 @@ def restore(
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"damaged state: {type(error).__name__}: {error}") from error
     for uuid, busy, observed, stamp, recent in boards:
-        board(uuid).restore(busy, observed, stamp, recent)
+        vendor.busy_counter(uuid).restore(busy, observed, stamp, recent)
     jobs.totals, jobs.tenures, jobs.divided_until, jobs.under_mps = totals, tenures, divided, mps
     jobs.free_on_node, jobs.free_before, jobs.free_at_end = free_on_node, before, at_end
+    jobs.profiles = of_jobs
+    vendor.profiles = whole
     return peaks
 
 
 def _name(row: Any) -> JobName:
     manager, jobid, user = (str(each) for each in row[:3])
     return make_name(manager, jobid, user)
+
+
+def _floats(sums: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in sums.items()}

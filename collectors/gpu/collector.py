@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchjob.runtime.background import Refresher
 from batchjob.runtime.log import LogOnce
@@ -18,7 +18,7 @@ from collectors.gpu import checkpoint
 from collectors.gpu.allocation import AllottedDevices, Site, read_context
 from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS
 from collectors.gpu.checkpoint import GpuCounters
-from collectors.gpu.devices import Gpu, GpuTable, read_mig_minors
+from collectors.gpu.devices import Gpu, GpuTable, Unit, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import AllocationConflict, GpuMap, Holding, build_map
 from collectors.gpu.job_busy import JobBusyCounters, JobMemoryPeaks, add_peaks
@@ -76,6 +76,14 @@ class GpuOptions:
     )
 
 
+class _HeldGpu(NamedTuple):
+    """When a GPU was last read (monotonic seconds), and who held it since the reading before."""
+
+    read_at: float
+    holders: Mapping[tuple[JobName, Unit], Holding]
+    since: Mapping[tuple[JobName, Unit], Holding]  # who held it since it was read
+
+
 class GpuCollector:
     """Reads GPUs in the background; a scrape exposes the last readings."""
 
@@ -102,8 +110,7 @@ class GpuCollector:
         self._restored_until = float("-inf")
         self._restore()
         self._map_lock = threading.Lock()
-        # By UUID: when the GPU was last read (monotonic seconds), and its holders at that time.
-        self._held_gpus: Mapping[str, tuple[float, tuple[Holding, ...]]] = {}
+        self._held_gpus: Mapping[str, _HeldGpu] = {}  # by UUID
         # The map is refreshed more often than the GPUs are read: it is cheap, and short jobs use
         # GPUs too.
         self.mapper = Refresher(
@@ -156,7 +163,7 @@ class GpuCollector:
                 _energy_share(holding, other.observed.value, len(metered))
                 for other in metered
                 if other.observed and other.gpu.uuid in held_gpus
-                for holding in held_gpus[other.gpu.uuid][1]
+                for holding in held_gpus[other.gpu.uuid].holders.values()
                 if holding.share
             )
             power = () if each.gpu.partitioned else each.observed.value.power
@@ -229,10 +236,11 @@ class GpuCollector:
         seconds = {
             uuid: (each.busy_seconds, each.observed_seconds) for uuid, each in boards.items()
         }
-        counters = GpuCounters(jobs.totals, jobs.free, peaks, seconds)
+        profiles = {k: v for each in self._vendors.values() for k, v in each.profiles.items()}
+        counters = GpuCounters(jobs.totals, jobs.free, peaks, seconds, profiles, jobs.profiles)
         try:
-            if self._state_directory and boards:
-                checkpoint.save(self._state_directory, self._boot_id, boards, jobs, peaks)
+            if self._state_directory and (boards or profiles):
+                checkpoint.save(self._state_directory, self._boot_id, boards, jobs, peaks, profiles)
             self._once.forget("state")
         except OSError as error:
             message = "GPU counters will start from zero after a restart: %s"
@@ -246,7 +254,7 @@ class GpuCollector:
             document = state.load(self._state_directory, checkpoint.FILE)
             if document is not None and state.is_of_boot(document, self._boot_id):
                 self._memory_peaks = checkpoint.restore(
-                    document, self._vendors["nvidia"].busy_counter, self._job_busy
+                    document, self._vendors["nvidia"], self._job_busy
                 )
         except (OSError, ValueError) as error:
             log.warning("GPU counters start from zero: %s", error)
@@ -255,17 +263,14 @@ class GpuCollector:
         )
         self._restored_until = self._host.monotonic() + _JOBS_FOUND_SECONDS
 
-    def _held_gpu(
-        self, uuid: str, read_at: float, current: GpuMap
-    ) -> tuple[float, tuple[Holding, ...]]:
-        """Its holders, including jobs that held it when it was read and have ended since."""
-        now = tuple(each for each in current.holdings if each.unit.gpu.uuid == uuid)
-        previous_read_at, previous = self._held_gpus.get(uuid, (None, ()))
-        if previous_read_at != read_at:
-            return read_at, now
-        holders = {(each.job, each.unit) for each in now}
-        ended = tuple(each for each in previous if (each.job, each.unit) not in holders)
-        return read_at, now + ended
+    def _held_gpu(self, uuid: str, read_at: float, current: GpuMap) -> _HeldGpu:
+        """Its holders, including jobs that held it since the reading before and have ended."""
+        now = {(x.job, x.unit): x for x in current.holdings if x.unit.gpu.uuid == uuid}
+        previous = self._held_gpus.get(uuid, _HeldGpu(read_at, {}, {}))
+        since = {**previous.since, **now}
+        if previous.read_at != read_at:
+            return _HeldGpu(read_at, since, now)
+        return _HeldGpu(read_at, {**previous.holders, **now}, since)
 
     def _is_newer_than_map(self, gpus: list[KnownGpu]) -> bool:
         latest = self.mapper.latest()

@@ -21,17 +21,19 @@ from collectors.gpu.metrics import (
     JOB_MEMORY_PEAK,
     JOB_OBSERVED_SECONDS,
     JOB_PROCESSES,
+    JOB_PROFILE,
     JOB_SHARE,
     JOB_UNOBSERVED_SECONDS,
     JOB_UTILIZATION,
     METRICS,
     OBSERVED_SECONDS,
     PROCESSES,
+    PROFILE,
     QUANTITIES,
     READING_AGE,
 )
 from collectors.gpu.reading import KnownGpu
-from collectors.metric import Labels, Metric, MetricFamily, join, labels
+from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, join, labels
 
 GpuSample = tuple[Metric, Labels, float | None]
 """A value that may be missing."""
@@ -51,7 +53,9 @@ def families(
         samples += _gpu_samples(each, now)
     for holding in holdings:
         samples += _holding_samples(holding)
-    samples += _counted_samples(counters, {each.gpu.uuid: each.gpu for each in gpus})
+    known = {each.gpu.uuid: each.gpu for each in gpus}
+    samples += _counted_samples(counters, known)
+    samples += _profile_samples(counters, known)
     for vendor, version in drivers.items():
         if version:
             samples.append((DRIVER_INFO, labels(vendor=vendor, version=version), 1))
@@ -129,6 +133,21 @@ def _busy_samples(own_labels: Labels, sums: JobGpuBusy) -> Iterator[GpuSample]:
     for reason, seconds in (("shared", sums.shared_seconds), ("mps", sums.mps_seconds)):
         if seconds:
             yield JOB_UNOBSERVED_SECONDS, join(own_labels, labels(reason=reason)), seconds
+
+
+def _profile_samples(counters: GpuCounters, gpus: Mapping[str, Gpu]) -> Iterator[GpuSample]:
+    rows = [
+        *((PROFILE, NO_LABELS, unit, sums) for unit, sums in counters.profiles.items()),
+        *(
+            (JOB_PROFILE, job.labels, (uuid, instance), sums)
+            for (job, uuid, instance), sums in counters.job_profiles.items()
+        ),
+    ]
+    for metrics, owner, (uuid, instance), sums in rows:
+        if uuid in gpus:
+            unit = labels(gpu=str(gpus[uuid].index), uuid=uuid, gpu_instance=instance)
+            for name, (metric, more) in metrics.items():
+                yield metric, join(owner, unit, more), sums.get(name)
 
 
 def unit_labels(unit: Unit) -> Labels:

@@ -1,17 +1,18 @@
-"""The busy seconds of GPUs by job: samples of 200 ms, and the jobs that held the GPU in each.
+"""The use of GPUs by job: samples of 200 ms or a second, and the jobs that held the GPU in each.
 
 And the most memory that each job had on each GPU, from all changes that the driver showed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from batchjob.quantities.gpu import PROFILE_PEAKS, PROFILED_SECONDS
 from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS, BusySample
-from collectors.gpu.devices import units_of
+from collectors.gpu.devices import Unit, units_of
 from collectors.gpu.holders import Holding
-from collectors.gpu.reading import GpuProcess, GpuReading
+from collectors.gpu.reading import GpuProcess, GpuReading, ProfileSample
 from collectors.jobs.view import JobLifetime, JobName
 
 _SETTLED_SECONDS = 30.0
@@ -19,6 +20,9 @@ _SETTLED_SECONDS = 30.0
 10 s, so a holder is known by then."""
 
 _MPS_MARGIN_SECONDS = 2 * LONGEST_INTERVAL_SECONDS
+
+
+_Sample = TypeVar("_Sample", BusySample, ProfileSample)
 
 
 class JobGpuBusy(NamedTuple):
@@ -37,6 +41,13 @@ class FreeGpuTime(NamedTuple):
     observed_seconds: float = 0.0
 
 
+class _Part(NamedTuple):
+    """The fractions of a sample that are a job's: of the work in it, and of its time."""
+
+    work: float
+    time: float
+
+
 @dataclass
 class Tenure:
     """The time in which a job held a GPU, in epoch seconds."""
@@ -45,10 +56,10 @@ class Tenure:
     ended: float = float("inf")
     is_confirmed: bool = False  # at any time of it
 
-    def overlaps(self, sample: BusySample) -> bool:
+    def overlaps(self, sample: BusySample | ProfileSample) -> bool:
         return self.began < sample.ended and self.ended > sample.began
 
-    def fraction_of(self, sample: BusySample) -> float:
+    def fraction_of(self, sample: BusySample | ProfileSample) -> float:
         overlap = min(self.ended, sample.ended) - max(self.began, sample.began)
         return overlap / (sample.ended - sample.began)
 
@@ -58,13 +69,17 @@ class JobBusyCounters:
 
     def __init__(self) -> None:
         self.totals: Mapping[tuple[JobName, str], JobGpuBusy] = {}  # by job and GPU UUID
+        # By job, GPU UUID and GPU instance.
+        self.profiles: Mapping[tuple[JobName, str, str], Mapping[str, float]] = {}
         self.free: Mapping[JobName, FreeGpuTime] = {}
         self.free_on_node = FreeGpuTime()
         # By job: what of this was before its begin, and the job's sum once its end is divided.
         self.free_before: dict[JobName, FreeGpuTime] = {}
         self.free_at_end: dict[JobName, FreeGpuTime] = {}
+        # By the GPU's UUID, with `/` and the GPU instance for one of these.
         self.tenures: dict[str, dict[JobName, Tenure]] = {}
         self.divided_until: dict[str, float] = {}
+        self._profiled_until: dict[str, float] = {}
         # The last time without interruption in which processes under MPS were seen.
         self.under_mps: dict[str, tuple[float, float]] = {}
 
@@ -79,26 +94,50 @@ class JobBusyCounters:
 
         A job's sums are kept as long as it has a lifetime. `now` are epoch seconds.
         """
-        totals = {key: sums for key, sums in self.totals.items() if key[0] in lifetimes}
-        holdings, free_before = list(holdings), self.free_on_node
+        self.totals = {key: sums for key, sums in self.totals.items() if key[0] in lifetimes}
+        self.profiles = {key: sums for key, sums in self.profiles.items() if key[0] in lifetimes}
+        free_before = self.free_on_node
+        held: dict[str, dict[JobName, Holding]] = {}
+        for each in holdings:
+            if each.share is not None or each.processes:  # else others contradict its claim
+                held.setdefault(_key(each.unit), {})[each.job] = each
         for reading in readings:
-            if reading.busy_samples is None:
-                continue
-            uuid = reading.gpu.uuid
-            held = {each.job: each for each in holdings if _holds_board(each, uuid)}
-            for job in held:
-                totals.setdefault((job, uuid), JobGpuBusy())
-            self._follow_holders(uuid, held, lifetimes, now)
-            divided_until = min(now, self.divided_until.get(uuid, 0.0))
-            for sample in reading.busy_samples:
-                if divided_until < sample.ended <= now - _SETTLED_SECONDS:
-                    self._divide(uuid, sample, totals)
-                    divided_until = sample.ended
-            self.divided_until[uuid] = divided_until
+            units = {unit.gpu_instance: _key(unit) for unit in units_of(reading.gpu)}
+            for key in units.values():
+                self._follow_holders(key, held.get(key, {}), lifetimes, now)
+            self._divide_busy(reading, held.get(reading.gpu.uuid, {}), now)
+            self._divide_profile(reading, units, lifetimes, now)
             self._follow_mps(reading, now)
-        self.totals = totals
         if self.divided_until:
             self._add_free_time(lifetimes, free_before, now - _SETTLED_SECONDS)
+
+    def _divide_busy(self, reading: GpuReading, held: Iterable[JobName], now: float) -> None:
+        uuid, totals = reading.gpu.uuid, dict(self.totals)
+        if reading.busy_samples is not None:
+            for job in held:
+                totals.setdefault((job, uuid), JobGpuBusy())
+            for sample in _settled(uuid, reading.busy_samples, now, self.divided_until):
+                self._divide(uuid, sample, totals)
+        self.totals = totals
+
+    def _divide_profile(
+        self,
+        reading: GpuReading,
+        units: Mapping[str, str],
+        exposed: Container[JobName],
+        now: float,
+    ) -> None:
+        """Give each sample to the unit's holders, if they are not several at a time."""
+        uuid, profiles = reading.gpu.uuid, dict(self.profiles)
+        for sample in _settled(uuid, reading.profile, now, self._profiled_until):
+            if sample.gpu_instance not in units:
+                continue
+            parts, reason = self._parts(units[sample.gpu_instance], sample)
+            for job, part in parts.items():
+                key = job, uuid, sample.gpu_instance
+                if job in exposed and not reason:
+                    profiles[key] = _add_profile(profiles.get(key, {}), sample.values, part)
+        self.profiles = profiles
 
     def _add_free_time(
         self, lifetimes: Mapping[JobName, JobLifetime], before: FreeGpuTime, until: float
@@ -124,12 +163,12 @@ class JobBusyCounters:
 
     def _follow_holders(
         self,
-        uuid: str,
+        key: str,
         holdings: Mapping[JobName, Holding],
         lifetimes: Mapping[JobName, JobLifetime],
         now: float,
     ) -> None:
-        tenures = self.tenures.setdefault(uuid, {})
+        tenures = self.tenures.setdefault(key, {})
         for job, holding in holdings.items():
             if job in tenures:
                 tenures[job].ended = float("inf")
@@ -143,7 +182,7 @@ class JobBusyCounters:
                 life = lifetimes.get(job)
                 tenures[job].ended = life.ended_at if life and life.ended_at else now
         oldest = now - 2 * _SETTLED_SECONDS
-        self.tenures[uuid] = {job: each for job, each in tenures.items() if each.ended > oldest}
+        self.tenures[key] = {job: each for job, each in tenures.items() if each.ended > oldest}
 
     def _follow_mps(self, reading: GpuReading, now: float) -> None:
         if any(each.mps for each in reading.processes or ()):
@@ -154,40 +193,81 @@ class JobBusyCounters:
     def _divide(
         self, uuid: str, sample: BusySample, totals: dict[tuple[JobName, str], JobGpuBusy]
     ) -> None:
-        """Give a sample whole to its only holder, or by time to jobs that followed one another."""
-        tenures = self.tenures[uuid]
-        holders = {job: each for job, each in tenures.items() if each.overlaps(sample)}
-        first, last = self.under_mps.get(uuid, (float("inf"), float("-inf")))
-        under_mps = first - _MPS_MARGIN_SECONDS < sample.ended < last + _MPS_MARGIN_SECONDS
-        in_turn = sorted(holders.values(), key=lambda each: each.began)
-        is_shared = any(one.ended > other.began for one, other in pairwise(in_turn))
+        """Give a sample to its holders, and to the node's free time if none is confirmed."""
+        tenures = self._tenures_in(uuid, sample)
+        parts, reason = self._parts(uuid, sample)
         seconds = sample.ended - sample.began
-        if not any(each.is_confirmed for each in holders.values()):
+        if not any(each.is_confirmed for each in tenures.values()):
             self.free_on_node = FreeGpuTime(
                 self.free_on_node.busy_seconds + sample.busy_seconds,
                 self.free_on_node.observed_seconds + seconds,
             )
-        for job, tenure in holders.items():
+        for job, part in parts.items():
             sums = totals.get((job, uuid))
             if sums is None:
                 continue  # the job is not exposed any more
-            fraction = 1.0 if len(holders) == 1 else tenure.fraction_of(sample)
-            if under_mps:
-                sums = sums._replace(mps_seconds=sums.mps_seconds + seconds * fraction)
-            elif is_shared:
-                sums = sums._replace(shared_seconds=sums.shared_seconds + seconds * fraction)
+            if reason == "mps":
+                sums = sums._replace(mps_seconds=sums.mps_seconds + seconds * part.time)
+            elif reason:
+                sums = sums._replace(shared_seconds=sums.shared_seconds + seconds * part.time)
             else:
                 sums = sums._replace(
-                    busy_seconds=sums.busy_seconds + sample.busy_seconds * fraction,
-                    observed_seconds=sums.observed_seconds + seconds * fraction,
+                    busy_seconds=sums.busy_seconds + sample.busy_seconds * part.work,
+                    observed_seconds=sums.observed_seconds + seconds * part.time,
                 )
             totals[job, uuid] = sums
 
+    def _tenures_in(self, key: str, sample: _Sample) -> dict[JobName, Tenure]:
+        tenures = self.tenures.get(key, {})
+        return {job: each for job, each in tenures.items() if each.overlaps(sample)}
 
-def _holds_board(holding: Holding, uuid: str) -> bool:
-    """Whether the job holds or uses the whole GPU; a claim that others contradict is neither."""
-    is_holder = holding.share is not None or bool(holding.processes)
-    return holding.unit.gpu.uuid == uuid and holding.unit.instance is None and is_holder
+    def _parts(self, key: str, sample: _Sample) -> tuple[dict[JobName, _Part], str]:
+        """The part of each holder, and why their use cannot be told ("": it can).
+
+        The work in a sample is its only holder's, or divided by time among jobs that followed one
+        another.
+        """
+        tenures = self._tenures_in(key, sample)
+        first, last = self.under_mps.get(key.partition("/")[0], (float("inf"), float("-inf")))
+        under_mps = first - _MPS_MARGIN_SECONDS < sample.ended < last + _MPS_MARGIN_SECONDS
+        in_turn = sorted(tenures.values(), key=lambda each: each.began)
+        is_shared = any(one.ended > other.began for one, other in pairwise(in_turn))
+        only = len(tenures) == 1
+        times = {job: each.fraction_of(sample) for job, each in tenures.items()}
+        parts = {job: _Part(1.0 if only else time, time) for job, time in times.items()}
+        return parts, "mps" if under_mps else "shared" if is_shared else ""
+
+
+def _key(unit: Unit) -> str:
+    return f"{unit.gpu.uuid}/{unit.gpu_instance}" if unit.instance else unit.gpu.uuid
+
+
+def _add_profile(
+    sums: Mapping[str, float], values: Mapping[str, float], part: _Part
+) -> dict[str, float]:
+    """Sums, and peaks of what was the job's alone."""
+    added = {
+        name: value * (part.time if name == PROFILED_SECONDS else part.work) + sums.get(name, 0.0)
+        for name, value in values.items()
+    }
+    peaks = {
+        name: max(values[of] / values[PROFILED_SECONDS], sums.get(name, 0.0))
+        for name, of in PROFILE_PEAKS.items()
+        if part.work == 1.0
+    }
+    return {**sums, **added, **peaks}
+
+
+def _settled(
+    uuid: str, samples: Sequence[_Sample], now: float, divided_until: dict[str, float]
+) -> Iterator[_Sample]:
+    """Those that are old enough, each of them once."""
+    until = min(now, divided_until.get(uuid, 0.0))
+    for sample in samples:
+        if until < sample.ended <= now - _SETTLED_SECONDS:
+            until = sample.ended
+            yield sample
+    divided_until[uuid] = until
 
 
 JobMemoryPeaks = Mapping[tuple[JobName, str, str], float]

@@ -28,7 +28,7 @@ OBSERVED_SECONDS = GpuMetric(to_metric(gpu.GPU_OBSERVED_SECONDS))
 MEMORY_USED = GpuMetric(to_metric(gpu.GPU_MEMORY_USED))
 MEMORY_TOTAL = GpuMetric(to_metric(gpu.GPU_MEMORY_TOTAL))
 POWER = GpuMetric(to_metric(gpu.GPU_POWER))
-POWER_LIMIT = GpuMetric(_gpu("power_limit_watts", "gauge", "Enforced power limit."))
+POWER_LIMIT = GpuMetric(to_metric(gpu.GPU_POWER_LIMIT))
 ENERGY = GpuMetric(
     _gpu(
         "energy_joules_total",
@@ -76,29 +76,21 @@ LOW_UTILIZATION = GpuMetric(
         "Time for which clocks were low because the GPU had nothing to do, which is no throttling.",
     )
 )
-PCIE = _by(
-    _gpu(
-        "pcie_bytes_total",
-        "counter",
-        "Bytes transferred over PCIe since the GPU was first read, protocol overhead included; the "
-        "direction is from the point of view of the GPU. NVIDIA: Hopper and later only.",
-        "direction",
-    ),
-    "direction",
-    "transmit",
-    "receive",
-)
-NVLINK = _by(
-    _gpu(
-        "nvlink_bytes_total",
-        "counter",
-        "Payload bytes over all NVLinks; the direction is from the point of view of the GPU.",
-        "direction",
-    ),
-    "direction",
-    "transmit",
-    "receive",
-)
+PCIE = _by(to_metric(gpu.GPU_PCIE), "direction", "transmit", "receive")
+NVLINK = _by(to_metric(gpu.GPU_NVLINK), "direction", "transmit", "receive")
+
+PROFILE = {
+    **{name: GpuMetric(to_metric(metric)) for name, metric in gpu.GPU_PROFILE.items()},
+    **{f"pcie_{direction}_bytes": metric for direction, metric in PCIE.items()},
+}
+"""Of a GPU or MIG instance, by the names that samples of GPM have."""
+
+JOB_PROFILE = {
+    name: GpuMetric(to_metric(quantity.metric), labels(**dict(quantity.labels)))
+    for name, quantity in (
+        gpu.JOB_GPU_PROFILE | gpu.JOB_GPU_PROFILE_PEAKS | gpu.JOB_GPU_TRAFFIC
+    ).items()
+}
 
 QUANTITIES: tuple[GpuMetric, ...] = (
     UTILIZATION,
@@ -113,7 +105,6 @@ QUANTITIES: tuple[GpuMetric, ...] = (
     *ECC.values(),
     *THROTTLED.values(),
     LOW_UTILIZATION,
-    *PCIE.values(),
     *NVLINK.values(),
 )
 
@@ -170,7 +161,7 @@ DISAGREEMENTS = Metric(
 )
 
 METRICS: tuple[Metric, ...] = (
-    *dict.fromkeys(quantity.metric for quantity in QUANTITIES),
+    *dict.fromkeys(each.metric for each in (*QUANTITIES, *PROFILE.values())),
     BUSY_SECONDS.metric,
     OBSERVED_SECONDS.metric,
     INFO,
@@ -188,6 +179,7 @@ METRICS: tuple[Metric, ...] = (
     JOB_FREE_OBSERVED_SECONDS,
     JOB_MEMORY,
     JOB_MEMORY_PEAK,
+    *dict.fromkeys(each.metric for each in JOB_PROFILE.values()),
     JOB_PROCESSES,
     DISAGREEMENTS,
 )

@@ -1,6 +1,6 @@
-"""NVML over the life of the exporter: a thread for each GPU, and one that reloads the driver.
+"""NVML over the life of the exporter: threads for each GPU, and one that reloads the driver.
 
-A call that hangs, or a GPU that fell off the bus, stops the thread of that GPU and no other. When
+A call that hangs, or a GPU that fell off the bus, stops the threads of that GPU and no other. When
 the driver has been reloaded or updated, NVML is shut down and initialised again.
 """
 
@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
@@ -20,15 +20,22 @@ from collectors.gpu import nvml
 from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS, BusyCounter
 from collectors.gpu.devices import Gpu
 from collectors.gpu.metrics import UTILIZATION
-from collectors.gpu.nvidia_watch import Watch
+from collectors.gpu.nvidia_watch import Round, Watch
 from collectors.gpu.nvml_errors import (
     COUNTED_FROM_ZERO,
     DRIVER_GONE,
     MISMATCH,
     error_name,
 )
-from collectors.gpu.nvml_gpm import Gpm
-from collectors.gpu.reading import EnergyCounter, GpuProcess, GpuReading, KnownGpu, max_reading_age
+from collectors.gpu.nvml_gpm import Profiler
+from collectors.gpu.reading import (
+    EnergyCounter,
+    GpuProcess,
+    GpuReading,
+    KnownGpu,
+    ProfileSample,
+    max_reading_age,
+)
 from collectors.host import Host
 
 log = logging.getLogger(__name__)
@@ -74,42 +81,47 @@ class NvmlSession:
             return self._uses_changed.wait_for(lambda: not self._active_uses, _CLOSE_WAIT_SECONDS)
 
 
-class _Board:
-    """One GPU: its thread, and its last known identity."""
+class Board:
+    """One GPU: its threads, and its last known identity."""
 
     def __init__(self, driver: "NvidiaGpus", index: int) -> None:
+        self.index = index
         self.known_gpu: KnownGpu | None = None  # as of the last successful reading
-        self.gpm_samples: tuple[int, Gpm] | None = None  # by the number of an NVML session
         self._driver = driver
-        self._index = index
         age = max_reading_age(driver.interval)
-        self.refresher = Refresher(
+        self._refresher = Refresher(
             f"gpu{index}", self._read, driver.interval, age, driver.host.monotonic
         )
         self.watch = Watch(driver, index)
+        self._profiler = Profiler(driver, self)
+
+    @property
+    def gpu(self) -> Gpu | None:
+        return self.known_gpu.gpu if self.known_gpu else None
 
     def start(self) -> None:
-        self.refresher.start()
-        self.watch.start()
+        self._refresher.start()
+        self._profiler.loop.start()
 
     def latest(self) -> Observed[GpuReading] | None:
         """The last reading, with the processes and the power of this moment."""
-        observed, watch = self.refresher.latest(), self.watch
+        observed, watch = self._refresher.latest(), self.watch
         if observed is None or watch.uuid != observed.value.gpu.uuid:
             return observed
-        reading = observed.value._replace(power=tuple(watch.power))
+        reading = observed.value._replace(
+            power=tuple(watch.power), profile=tuple(self._profiler.recent)
+        )
         if watch.processes is not None:
             reading = reading._replace(processes=watch.processes)
         return observed._replace(value=reading)
 
     def stop(self) -> None:
-        self.watch.stop()
-        self.refresher.stop()
+        self._profiler.loop.stop()
+        self._refresher.stop()
 
     def _read(self) -> GpuReading:
         driver = self._driver
-        uuid = self.known_gpu.gpu.uuid if self.known_gpu else ""
-        reading, session = driver.read(self._index, uuid, self)
+        reading, session = driver.read(self.index, self.gpu.uuid if self.gpu else "")
         at = driver.host.monotonic()
         counter = driver.energy_counter(reading.gpu.uuid)
         values = counter.drop_implausible_power(reading.values)
@@ -118,6 +130,11 @@ class _Board:
         if reading.samples is not None:
             busy.add(reading.samples, session, driver.host.clock())
         is_measured = reading.samples is not None or self.watch.counts_rates
+        since = driver.host.clock() - 2 * LONGEST_INTERVAL_SECONDS
+        for each in reading.gpu.instances:
+            ratio = self._profiler.kernel_ratio(each.gpu_instance, since)
+            if ratio is not None:
+                reading.instances[each.uuid][UTILIZATION] = ratio
         self.known_gpu = KnownGpu(reading.gpu, at, None)
         return reading._replace(
             values=values,
@@ -135,14 +152,17 @@ class NvidiaGpus:
         self.host = host
         self.interval = interval = min(interval, LONGEST_INTERVAL_SECONDS)
         self.version = ""  # of the driver; empty while it does not respond
-        self._errors: Counter[tuple[str, str]] = Counter()
+        self.error_counts: Counter[tuple[str, str]] = Counter()
         self.session: NvmlSession | None = None
         self.on_new_process: Callable[[], None] = lambda: None  # called by the threads of GPUs
         self._session_number = 0
-        self._boards: dict[int, _Board] = {}
+        self._boards: dict[int, Board] = {}
         self._gpu_count = 0
         self._energy_counters: dict[str, EnergyCounter] = {}
         self.busy_counters: dict[str, BusyCounter] = {}
+        self.profiles: Mapping[tuple[str, str], Mapping[str, float]] = {}
+        self._profiles_lock = threading.Lock()
+        self._round = Round([])
         self._error_codes: frozenset[int] = frozenset()
         self._opened_at = float("-inf")
         self._has_hung_call = False
@@ -155,6 +175,7 @@ class NvidiaGpus:
 
     def stop(self) -> None:
         self._scanner.stop()
+        self._round.stop()
         for board in self._boards.values():
             board.stop()
         self._close()
@@ -167,7 +188,7 @@ class NvidiaGpus:
         pynvml, gpus = self.session.pynvml, []
         for index in range(count := pynvml.nvmlDeviceGetCount()):
             with suppress(pynvml.NVMLError):
-                gpus.append(nvml.identify(pynvml, index, self._errors))
+                gpus.append(nvml.identify(pynvml, index, self.error_counts))
         self._close()
         return gpus, count
 
@@ -190,7 +211,7 @@ class NvidiaGpus:
 
     def errors(self) -> MappingProxyType[tuple[str, str], int]:
         """Failed calls by GPU index (empty: the driver itself) and NVML's name for the error."""
-        return MappingProxyType(dict(self._errors))
+        return MappingProxyType(dict(self.error_counts))
 
     def process_changes(self) -> list[tuple[str, tuple[GpuProcess, ...]]]:
         """The UUID and all processes of a GPU for each change since the last call, in order."""
@@ -204,16 +225,21 @@ class NvidiaGpus:
     def busy_counter(self, uuid: str) -> BusyCounter:
         return self.busy_counters.setdefault(uuid, BusyCounter())
 
-    def read(self, index: int, last_uuid: str, board: "_Board") -> tuple[GpuReading, int]:
+    def add_profile(self, uuid: str, sample: ProfileSample) -> None:
+        """Add to the sums of a GPU or an instance."""
+        key = uuid, sample.gpu_instance
+        with self._profiles_lock:
+            before = self.profiles.get(key, {})
+            sums = {name: value + before.get(name, 0.0) for name, value in sample.values.items()}
+            self.profiles = {**self.profiles, key: {**before, **sums}}
+
+    def read(self, index: int, last_uuid: str) -> tuple[GpuReading, int]:
         """A reading and the number of its session; raises what NVML raises.
 
         `last_uuid` is that of the GPU that had this index at the last reading.
         """
         with self._session_of(index) as session:
             pynvml = session.pynvml
-            if board.gpm_samples is None or board.gpm_samples[0] != session.number:
-                board.gpm_samples = (session.number, Gpm(pynvml))
-            gpm = board.gpm_samples[1]
             now = self.host.clock()
             if not last_uuid:  # an exporter before this one may have counted
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -221,7 +247,7 @@ class NvidiaGpus:
             since = self.busy_counter(last_uuid).newest(session.number, now)
             if since is None:
                 since = max(0, int((now - self.interval) * 1e6))
-            return nvml.read(pynvml, index, since, self._errors, gpm), session.number
+            return nvml.read(pynvml, index, since, self.error_counts), session.number
 
     @contextmanager
     def _session_of(self, index: int) -> Iterator[NvmlSession]:
@@ -252,14 +278,19 @@ class NvidiaGpus:
         for index in range(self._gpu_count):
             if index not in self._boards:
                 names = (error_name(self.session.pynvml, code) for code in COUNTED_FROM_ZERO)
-                self._errors.update({(str(index), name): 0 for name in names})
-                self._boards[index] = _Board(self, index)
+                self.error_counts.update({(str(index), name): 0 for name in names})
+                self._boards[index] = Board(self, index)
                 self._boards[index].start()
         for index in [index for index in self._boards if index >= self._gpu_count]:
             self._boards.pop(index).stop()
+        watches = [each.watch for each in self._boards.values() if not each.watch.hangs]
+        if watches != self._round.watches:
+            self._round.stop()
+            self._round = Round(watches)
+            self._round.start()
 
     def _count_error(self, pynvml: Any, gpu: str, code: int) -> None:
-        self._errors[gpu, error_name(pynvml, code)] += 1
+        self.error_counts[gpu, error_name(pynvml, code)] += 1
         self._error_codes |= {code}
 
     def _needs_restart(self) -> bool:

@@ -2,10 +2,12 @@
 
 On an H200 each of these calls takes 2 to 50 µs. They see a process or a peak of 0.2 s, which no
 call reports afterwards, and divide the energy that the counter, whose call takes 4 ms, has counted
-in between.
+in between. Processes, the dearest, are listed when the GPU's memory has changed, which a process
+cannot begin, end or reach a peak without; and each second.
 """
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchjob.runtime.background import Loop
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 STEP_SECONDS = 0.1
 _LONGEST_STEP_SECONDS = 1.0  # power further apart is not interpolated
 _PAUSE_AFTER_ERROR_SECONDS = 1.0
-_STEPS_A_SECOND = 10  # graphics, and clients of MPS among the processes, are read once a second
+_STEPS_A_SECOND = 10
+_HANGS_AFTER_SECONDS = 5.0
 _KEPT_POINTS = 700  # a minute of power, and of changes of the processes
 
 
@@ -33,7 +36,7 @@ class PowerPoint(NamedTuple):
 
 
 class Watch:
-    """The thread of one GPU; what it has seen may be read by any."""
+    """What one thread reads of one GPU; it may be read by any."""
 
     def __init__(self, driver: "NvidiaGpus", index: int) -> None:
         self.power: deque[PowerPoint] = deque(maxlen=_KEPT_POINTS)
@@ -46,43 +49,48 @@ class Watch:
         self._session = -1
         self._steps = 0
         self._others: nvml.OtherProcesses = (None, None)
-        self._listed: list[tuple[int, int]] = []
+        self._memory_used: int | None = None
         self._handle: Any = None
         self._watts: float | None = None
         self._cgroups: dict[int, str] = {}
-        self._loop = Loop(f"gpu{index}-watch", self.step)
+        self._began_at: float | None = None  # the step that is not over
+        self._rests_until = float("-inf")
 
-    def start(self) -> None:
-        self._loop.start()
+    @property
+    def hangs(self) -> bool:
+        began, now = self._began_at, self._driver.host.monotonic()
+        return began is not None and now - began > _HANGS_AFTER_SECONDS
 
-    def stop(self) -> None:
-        self._loop.stop()
-
-    def step(self) -> float:
-        """Read once; returns the seconds until the next time. Errors are those of the readings."""
-        session = self._driver.session
+    def step(self) -> None:
+        """Read once. Errors are those of the readings, which count and log them."""
+        session, now = self._driver.session, self._driver.host.monotonic()
+        if now < self._rests_until:
+            return
+        self._began_at = now
         try:
             if session is None:
                 raise LookupError
             with session.use() as pynvml:
                 if session.number != self._session:
                     self._open(pynvml, session.number)
-                optional, handle = self._optional, self._handle
-                self._add_power(nvml.power_now(optional, handle))
-                compute = nvml.compute_processes(optional, handle)
-                if self._steps % _STEPS_A_SECOND == 0:
-                    self._others = nvml.other_processes(optional, handle)
-                    if self.counts_rates:
-                        self._add_rate(optional, handle)
-        except Exception:  # the GPU or the driver is gone: its readings count and log that
+                self._read(self._optional, self._handle)
+            self._steps += 1
+        except Exception:  # the GPU or the driver is gone
             self.processes, self._watts, self._session = None, None, -1
-            return _PAUSE_AFTER_ERROR_SECONDS
-        listed = [(each.pid, each.usedGpuMemory) for each in compute or ()]
-        if self._steps % _STEPS_A_SECOND == 0 or listed != self._listed:
-            self._listed = listed
+            self._rests_until = now + _PAUSE_AFTER_ERROR_SECONDS
+        self._began_at = None
+
+    def _read(self, optional: OptionalCalls, handle: Any) -> None:
+        self._add_power(nvml.power_now(optional, handle))
+        is_new_second = self._steps % _STEPS_A_SECOND == 0
+        before, self._memory_used = self._memory_used, nvml.memory_used(optional, handle)
+        if is_new_second:
+            self._others = nvml.other_processes(optional, handle)
+            if self.counts_rates:
+                self._add_rate(optional, handle)
+        if is_new_second or self._memory_used is None or self._memory_used != before:
+            compute = nvml.compute_processes(optional, handle)
             self._follow(nvml.processes(compute, self._others))
-        self._steps += 1
-        return STEP_SECONDS
 
     def _open(self, pynvml: Any, session: int) -> None:
         """Look the GPU up: after a reload of the driver, another one may have its index."""
@@ -126,3 +134,24 @@ class Watch:
         self.processes = processes
         if new:
             self._driver.on_new_process()
+
+
+class Round:
+    """The thread that reads all GPUs in turn, which is cheaper than a thread for each."""
+
+    def __init__(self, watches: Sequence[Watch]) -> None:
+        self.watches = watches
+        self._loop = Loop("gpu-watch", self._step)
+
+    def start(self) -> None:
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Stop the thread; one that hangs in a call ends after that."""
+        self._loop.stop()
+
+    def _step(self) -> float:
+        for each in self.watches:
+            if not self._loop.stopping:
+                each.step()
+        return STEP_SECONDS

@@ -19,7 +19,6 @@ from collectors.gpu.metrics import (
     MEMORY_TOTAL,
     MEMORY_USED,
     NVLINK,
-    PCIE,
     POWER,
     POWER_LIMIT,
     TEMPERATURE,
@@ -28,7 +27,6 @@ from collectors.gpu.metrics import (
     GpuMetric,
 )
 from collectors.gpu.nvml_errors import OptionalCalls
-from collectors.gpu.nvml_gpm import Gpm
 from collectors.gpu.reading import GpuProcess, GpuReading
 
 _NO_INSTANCE = 0xFFFFFFFF
@@ -89,12 +87,10 @@ def read(
     index: int,
     since: int,
     errors: Counter[tuple[str, str]],
-    gpm: Gpm | None = None,
 ) -> GpuReading:
     """Read GPU `index` with an initialised pynvml, counting failed calls in `errors`.
 
-    The utilisation is that since `since` (epoch microseconds); `gpm` keeps samples between
-    readings.
+    The utilisation is that since `since` (epoch microseconds).
     Raises NVMLError if the GPU or the driver is gone, or the GPU has no UUID.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -107,18 +103,12 @@ def read(
         **_memory(optional, handle),
         **_fields(optional, handle),
         **_field_values(optional, handle),
-        **(_pcie(optional, gpm, handle) if gpm and not partitioned else {}),
     }
     instances = tuple(mig.instance for mig in mig_instances)
-    utilizations = _instance_utilizations(optional, gpm, handle, instances) if gpm else {}
     return GpuReading(
         _describe(optional, handle, index, partitioned, instances),
         values,
-        {
-            mig.instance.uuid: _memory(optional, mig.handle)
-            | utilizations.get(mig.instance.uuid, {})
-            for mig in mig_instances
-        },
+        {mig.instance.uuid: _memory(optional, mig.handle) for mig in mig_instances},
         processes(compute_processes(optional, handle), other_processes(optional, handle)),
         None if samples is None else tuple(map(_utilization_sample, samples)),
     )
@@ -215,24 +205,6 @@ def _read_mig_instance(optional: OptionalCalls, handle: Any) -> _MigInstance | N
     return _MigInstance(instance, handle, max(1, attributes.computeInstanceSliceCount))
 
 
-def _instance_utilizations(
-    optional: OptionalCalls, gpm: Gpm, handle: Any, instances: tuple[Instance, ...]
-) -> dict[str, dict[GpuMetric, float]]:
-    """Utilisation by UUID, for GPU instances with one compute instance.
-
-    The value of a GPU instance cannot be divided among several compute instances.
-    """
-    count = Counter(instance.gpu_instance for instance in instances)
-    gpm.free_removed(set(count))
-    utilizations = {}
-    for instance in instances:
-        if count[instance.gpu_instance] == 1:
-            utilization = optional(gpm.utilization, handle, instance.gpu_instance)
-            if utilization is not None:
-                utilizations[instance.uuid] = {UTILIZATION: utilization}
-    return utilizations
-
-
 def _memory(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
     nvml = optional.nvml
     # Version 2 does not count memory reserved by the driver as used; old drivers lack it.
@@ -240,6 +212,13 @@ def _memory(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
         nvml.nvmlDeviceGetMemoryInfo, handle
     )
     return {MEMORY_USED: memory.used, MEMORY_TOTAL: memory.total} if memory else {}
+
+
+def memory_used(optional: OptionalCalls, handle: Any) -> int | None:
+    """Bytes in use, in the cheapest way; None where a board or driver lacks it."""
+    nvml = optional.nvml
+    memory = optional(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2)
+    return None if memory is None else int(memory.used)
 
 
 _Samples = list[tuple[int, float]]
@@ -299,14 +278,6 @@ def _field_values(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float
         for (quantity, _, _, factor), answer in zip(FIELD_VALUES, answers, strict=False)
         if answer.nvmlReturn == 0 and answer.valueType < len(VALUE_TYPES)
     }
-
-
-def _pcie(optional: OptionalCalls, gpm: Gpm, handle: Any) -> dict[GpuMetric, float]:
-    transferred = optional(gpm.pcie, handle)
-    if transferred is None:
-        return {}
-    sent, received = transferred
-    return {PCIE["transmit"]: sent, PCIE["receive"]: received}
 
 
 def power_now(optional: OptionalCalls, handle: Any) -> float | None:

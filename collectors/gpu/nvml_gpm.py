@@ -1,114 +1,174 @@
-"""NVML's GPU performance monitoring (Hopper and later): means between two readings.
+"""How well a GPU was used: NVML's GPU performance monitoring (GPM), on Hopper and later.
 
-NVML samples the counters of a GPU or of a MIG instance, and its metrics are means over the time
-between two samples. That is the time between two readings here.
+The driver takes a snapshot of its counters every 100 ms, and a pair of samples gives means of the
+time between two of them. Pairs are a second apart, since the means are weighted by clock cycles: on
+an H200, pairs 10 s apart were wrong by up to 51 % where the clock changed in between. A call may
+take 0.3 s while a profiler attaches, therefore each GPU has a thread for this.
 """
 
-import time
-from collections.abc import Callable
-from typing import Any
+import math
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-_GRAPHICS_UTIL = 1  # NVML_GPM_METRIC_GRAPHICS_UTIL: percentage of time in which any kernel ran
-# NVML_GPM_METRIC_PCIE_TX_PER_SEC and PCIE_RX_PER_SEC: traffic from and to the GPU in MiB/s.
-_PCIE_SENT, _PCIE_RECEIVED = 20, 21
+from batchjob.quantities.gpu import PROFILED_SECONDS
+from batchjob.runtime.background import Loop
+from collectors.gpu.devices import Gpu
+from collectors.gpu.nvml_errors import OptionalCalls
+from collectors.gpu.reading import ProfileSample
+
+if TYPE_CHECKING:
+    from collectors.gpu.nvidia import Board, NvidiaGpus
+
+STEP_SECONDS = 1.0
+_PAUSE_SECONDS = 10.0  # while the GPU cannot be measured
+_LONGEST_PAIR_SECONDS = 10.0
+_KEPT_SAMPLES = 60
+
+_KERNELS = "kernel_seconds"
+_DRAM = "dram_active_seconds"
+# Numbers of nvmlGpmMetricId_t, whose values are per cent, or MiB/s. The driver answers 0.0 to
+# numbers that the board does not have, so only those are asked that every board with GPM has.
+_PERCENT = {
+    _KERNELS: 1, "sm_active_seconds": 2, "sm_occupancy_seconds": 3, "tensor_active_seconds": 5,
+    _DRAM: 10, "fp64_active_seconds": 11, "fp32_active_seconds": 12, "fp16_active_seconds": 13,
+}  # fmt: skip
+_PCIE = {"pcie_transmit_bytes": 20, "pcie_receive_bytes": 21}
+_NVLINK = {"nvlink_receive_bytes": 60, "nvlink_transmit_bytes": 61}
+_NVLINK_FIELD, _ALL_LINKS = 138, 0xFFFFFFFF
 _MEBIBYTE = 2**20
 
-_WHOLE_GPU = None
+
+class _Sampled(NamedTuple):
+    """Of which part a sample is, and when it was taken."""
+
+    gpu_instance: int | None
+    at: float  # monotonic seconds
 
 
-class Gpm:
-    """The last samples of one GPU and its instances; for one thread, while NVML stays open."""
+class Profiler:
+    """The thread of one GPU; what it has measured may be read by any.
 
-    def __init__(self, pynvml: Any, clock: Callable[[], float] = time.monotonic) -> None:
-        self._nvml = pynvml
-        self._clock = clock
-        # By GPU instance: the last counters, their time, and memory for the next ones.
-        self._samples: dict[int | None, tuple[Any, float, Any]] = {}
-        self._pcie = 0.0, 0.0
+    The instances of a GPU take turns, a second each: all of them at once would cost too much.
+    """
 
-    def utilization(self, handle: Any, gpu_instance: int) -> float | None:
-        """Fraction of the time since the last call, 0 to 1; None at the first call.
+    def __init__(self, driver: "NvidiaGpus", board: "Board") -> None:
+        self.recent: deque[ProfileSample] = deque(maxlen=_KEPT_SAMPLES)
+        self._driver = driver
+        self._board = board
+        self._session = -1
+        self._metrics: dict[str, int] = {}
+        self._start: _Sampled | None = None
+        self._turn = 0
+        self.loop = Loop(f"gpu{board.index}-profile", self.step)
 
-        Raises NVMLError, NOT_SUPPORTED among others.
-        """
-        means = self._means_since_last(handle, gpu_instance, _GRAPHICS_UTIL)
-        if means is None or not 0 <= means[0][0] <= 100:
-            return None
-        return means[0][0] / 100
+    def kernel_ratio(self, gpu_instance: int, since: float) -> float | None:
+        """The part of the time since then in which kernels ran on a MIG instance."""
+        found = [
+            each.values
+            for each in list(self.recent)
+            if each.gpu_instance == str(gpu_instance) and each.ended > since
+        ]
+        seconds = sum(each[PROFILED_SECONDS] for each in found)
+        return sum(each[_KERNELS] for each in found) / seconds if seconds else None
 
-    def pcie(self, handle: Any) -> tuple[float, float] | None:
-        """Bytes that the GPU has sent and received since the first call; None if unknown.
-
-        Raises NVMLError, NOT_SUPPORTED among others.
-        """
-        if _WHOLE_GPU not in self._samples:
-            self._take_first_sample(handle, _WHOLE_GPU)
-            return self._pcie if _WHOLE_GPU in self._samples else None
-        means = self._means_since_last(handle, _WHOLE_GPU, _PCIE_SENT, _PCIE_RECEIVED)
-        if means is None:
-            return None
-        (sent, received), seconds = means
-        sent_bytes, received_bytes = self._pcie
-        self._pcie = (
-            sent_bytes + sent * _MEBIBYTE * seconds,
-            received_bytes + received * _MEBIBYTE * seconds,
-        )
-        return self._pcie
-
-    def free_removed(self, gpu_instances: set[int]) -> None:
-        """Free the samples of instances that no longer exist."""
-        for gone in self._samples.keys() - gpu_instances - {_WHOLE_GPU}:
-            counters, _, spare = self._samples.pop(gone)
-            self._nvml.nvmlGpmSampleFree(counters)
-            self._nvml.nvmlGpmSampleFree(spare)
-
-    def _means_since_last(
-        self, handle: Any, gpu_instance: int | None, *metrics: int
-    ) -> tuple[tuple[float, ...], float] | None:
-        """Means since the last sample, which is replaced only if all are valid, and its age."""
-        last = self._samples.get(gpu_instance)
-        if last is None:
-            self._take_first_sample(handle, gpu_instance)
-            return None
-        counters, sampled_at, spare = last
-        now = self._take_sample(handle, gpu_instance, spare)
-        values = self._means_between(counters, spare, metrics)
-        if values is None:
-            return None
-        self._samples[gpu_instance] = spare, now, counters
-        return values, now - sampled_at
-
-    def _take_first_sample(self, handle: Any, gpu_instance: int | None) -> None:
-        nvml = self._nvml
-        if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-            return
-        counters = nvml.nvmlGpmSampleAlloc()
+    def step(self) -> float:
+        """Measure a second; returns the seconds until the next time."""
+        session, gpu = self._driver.session, self._board.gpu
+        if session is None or gpu is None:
+            self._start = None
+            return STEP_SECONDS
         try:
-            at = self._take_sample(handle, gpu_instance, counters)
-        except nvml.NVMLError:
-            nvml.nvmlGpmSampleFree(counters)
-            raise
-        self._samples[gpu_instance] = counters, at, nvml.nvmlGpmSampleAlloc()
+            with session.use() as pynvml:
+                if session.number != self._session:
+                    self._open(pynvml)
+                    self._session = session.number
+                return self._measure(pynvml, gpu)
+        except Exception:  # the GPU or the driver is gone: its readings count and log that
+            self._start, self._session = None, -1
+            return _PAUSE_SECONDS
 
-    def _take_sample(self, handle: Any, gpu_instance: int | None, counters: Any) -> float:
-        """Fill the counters; returns the time in monotonic seconds."""
-        if gpu_instance is _WHOLE_GPU:
-            self._nvml.nvmlGpmSampleGet(handle, counters)
+    def _open(self, pynvml: Any) -> None:
+        self._optional = optional = OptionalCalls(
+            pynvml, self._driver.error_counts, str(self._board.index)
+        )
+        self._handle = handle = pynvml.nvmlDeviceGetHandleByIndex(self._board.index)
+        self._start, self._metrics = None, {}
+        support = optional(pynvml.nvmlGpmQueryDeviceSupport, handle)
+        if not support or not support.isSupportedDevice:
+            return
+        self._earlier, self._later = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
+        fields = optional(
+            pynvml.nvmlDeviceGetFieldValues, handle, [(_NVLINK_FIELD, _ALL_LINKS)], default=()
+        )
+        has_links = any(each.nvmlReturn == 0 for each in fields)
+        self._metrics = {**_PERCENT, **_PCIE, **(_NVLINK if has_links else {})}
+
+    def _measure(self, pynvml: Any, gpu: Gpu) -> float:
+        parts = _measurable_parts(gpu)
+        if not self._metrics or not parts:
+            self._start = None
+            return _PAUSE_SECONDS
+        if self._start and self._start.gpu_instance in parts:
+            later = self._take(pynvml, self._start.gpu_instance, self._later)
+            means = self._means(pynvml) if later else {}
+            if math.isnan(means.get(_DRAM, 0.0)):
+                return STEP_SECONDS  # both samples are of one snapshot of the driver's
+            if later:
+                self._add(gpu.uuid, means, later, later.at - self._start.at)
+            self._earlier, self._later, self._start = self._later, self._earlier, later
+        self._turn += 1
+        part = parts[self._turn % len(parts)]
+        if self._start is None or self._start.gpu_instance != part:
+            self._start = self._take(pynvml, part, self._earlier)
+        return STEP_SECONDS if self._start else _PAUSE_SECONDS
+
+    def _take(self, pynvml: Any, part: int | None, sample: Any) -> _Sampled | None:
+        """Fill a sample; None if the driver refuses, as without a permission."""
+        if part is None:
+            taken = self._optional(pynvml.nvmlGpmSampleGet, self._handle, sample)
         else:
-            self._nvml.nvmlGpmMigSampleGet(handle, gpu_instance, counters)
-        return self._clock()
+            taken = self._optional(pynvml.nvmlGpmMigSampleGet, self._handle, part, sample)
+        return None if taken is None else _Sampled(part, self._driver.host.monotonic())
 
-    def _means_between(
-        self, earlier: Any, later: Any, metrics: tuple[int, ...]
-    ) -> tuple[float, ...] | None:
-        nvml = self._nvml
-        request = nvml.c_nvmlGpmMetricsGet_t()
-        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = len(metrics)
-        request.sample1, request.sample2 = earlier, later
-        for index, metric in enumerate(metrics):
-            request.metrics[index].metricId = metric
-        results = nvml.nvmlGpmMetricsGet(request).metrics[: len(metrics)]
-        if any(result.nvmlReturn != 0 for result in results):
-            return None
-        return tuple(float(result.value) for result in results)
+    def _means(self, pynvml: Any) -> dict[str, float]:
+        """The means of a pair; nothing if the driver does not give them all."""
+        is_whole = self._start is not None and self._start.gpu_instance is None
+        wanted = self._metrics if is_whole else _PERCENT
+        request = pynvml.c_nvmlGpmMetricsGet_t()
+        request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(wanted)
+        request.sample1, request.sample2 = self._earlier, self._later
+        for index, number in enumerate(wanted.values()):
+            request.metrics[index].metricId = number
+        answer = self._optional(pynvml.nvmlGpmMetricsGet, request)
+        return {
+            name: float(each.value)
+            for name, each in zip(wanted, answer.metrics if answer else (), strict=False)
+            if each.nvmlReturn == 0
+        }
+
+    def _add(self, uuid: str, means: Mapping[str, float], later: _Sampled, seconds: float) -> None:
+        """Count a pair, if its values are possible."""
+        is_possible = means and all(0 <= each < math.inf for each in means.values())
+        if not is_possible or seconds > _LONGEST_PAIR_SECONDS:
+            return
+        values = {PROFILED_SECONDS: seconds} | {
+            name: (min(mean, 100.0) / 100 if name in _PERCENT else mean * _MEBIBYTE) * seconds
+            for name, mean in means.items()
+        }
+        now, part = self._driver.host.clock(), later.gpu_instance
+        sample = ProfileSample(now - seconds, now, "" if part is None else str(part), values)
+        self.recent.append(sample)
+        self._driver.add_profile(uuid, sample)
+
+
+def _measurable_parts(gpu: Gpu) -> list[int | None]:
+    """None for a whole GPU, or its instances, without those of several compute instances.
+
+    The values of a GPU instance cannot be divided among these.
+    """
+    if not gpu.partitioned:
+        return [None]
+    counts = Counter(each.gpu_instance for each in gpu.instances)
+    return [number for number, count in sorted(counts.items()) if count == 1]

@@ -37,16 +37,26 @@ class GpuEnergy(NamedTuple):
     at: float  # monotonic seconds
 
 
+class ProfileSample(NamedTuple):
+    """What a GPU or one of its instances did in a stretch of time, in epoch seconds."""
+
+    began: float
+    ended: float
+    gpu_instance: str  # "": the whole GPU
+    values: Mapping[str, float]  # active seconds and bytes
+
+
 class GpuReading(NamedTuple):
     """One GPU with its MIG instances and processes."""
 
     gpu: Gpu
     values: GpuValues
-    instances: Mapping[str, GpuValues]  # by the instance's UUID
+    instances: Mapping[str, dict[GpuMetric, float]]  # by the instance's UUID
     processes: tuple[GpuProcess, ...] | None  # None: the driver does not list them
     samples: tuple[UtilizationSample, ...] | None = None  # None: the driver takes none
     energy: GpuEnergy | None = None
     busy_samples: tuple[BusySample, ...] | None = None  # of the last minute; None: not measured
+    profile: tuple[ProfileSample, ...] = ()  # of the last minute
     power: tuple[tuple[float, float], ...] = ()  # monotonic seconds, and its integral up to then
 
     def values_of(self, unit: Unit) -> GpuValues:

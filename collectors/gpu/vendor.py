@@ -27,6 +27,7 @@ class GpuVendor(Protocol):
     version: str  # of the driver; "" if unknown
     on_new_process: Callable[[], None]  # called from any thread
     busy_counters: Mapping[str, BusyCounter]  # by UUID
+    profiles: Mapping[tuple[str, str], Mapping[str, float]]  # sums by UUID and GPU instance
 
     def start(self) -> None:
         """Look for GPUs and begin to read them."""

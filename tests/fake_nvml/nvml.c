@@ -15,8 +15,9 @@
  *   gpu0.nvmlDeviceGetPowerUsage.hangs 1     the call returns when the line is gone
  *   gpu0.mig0.uuid MIG-...
  *   gpu0.samples 1000:40 1200:60    per cent of time in which the GPU was at work, by microsecond
- *   gpu0.gpm 100 200      MiB/s sent and received over PCIe
- *   gpu0.gpm1 40          per cent of time in which GPU instance 1 was at work
+ *   gpu0.gpm 2:0.757 20:100    GPM's values by their number, 0 for others as a driver says; or
+ *   gpu0.gpm 100 200      MiB/s sent and received over PCIe, others are not supported
+ *   gpu0.gpm1 1:40        those of GPU instance 1
  *   gpu0.process0 PID BYTES COMPUTE|GRAPHICS|MPS [GPU_INSTANCE COMPUTE_INSTANCE [SM_PERCENT]]
  */
 #include <stdio.h>
@@ -308,7 +309,7 @@ int nvmlDeviceGetGpuInstanceProfileInfo(device_t d, u32 profile, struct profile 
 }
 
 struct support { u32 version, supported; };
-struct gpm_sample { char numbers[64]; };
+struct gpm_sample { char numbers[512]; };
 struct gpm_metric { u32 id; int code; double value; const char *names[3]; };
 struct gpm_request { u32 version, count; struct gpm_sample *from, *to; struct gpm_metric metric[1]; };
 
@@ -339,15 +340,32 @@ int nvmlGpmSampleGet(device_t d, struct gpm_sample *sample) {
     return text(d, "nvmlGpmSampleGet", "gpm", sample->numbers, sizeof sample->numbers);
 }
 
-/* 1: time at work (an instance's only number), 20 and 21: PCIe (a GPU's two numbers). */
+/* The value of a number, from the text of a sample. */
+static int gpm_value(const char *text, u32 id, double *out) {
+    const char *at = text;
+    int has_numbers = strchr(text, ':') != NULL;
+    *out = 0;
+    if (!has_numbers) {
+        const char *second = strchr(text, ' ');
+        if (id != 20 && id != 21) return NOT_SUPPORTED;
+        *out = atof(id == 21 && second ? second : text);
+        return OK;
+    }
+    while (*at) {
+        char *colon;
+        unsigned long number = strtoul(at, &colon, 10);
+        if (*colon == ':' && number == id) *out = atof(colon + 1);
+        at += strcspn(at, " ");
+        at += strspn(at, " ");
+    }
+    return OK;
+}
+
 int nvmlGpmMetricsGet(struct gpm_request *request) {
     u32 i;
     for (i = 0; i < request->count; i++) {
         struct gpm_metric *m = &request->metric[i];
-        const char *second = strchr(request->to->numbers, ' ');
-        int known = second ? m->id == 20 || m->id == 21 : m->id == 1;
-        m->code = known ? OK : NOT_SUPPORTED;
-        m->value = atof(m->id == 21 && second ? second : request->to->numbers);
+        m->code = gpm_value(request->to->numbers, m->id, &m->value);
     }
     return request->from->numbers[0] ? OK : INVALID;
 }

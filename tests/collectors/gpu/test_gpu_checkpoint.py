@@ -17,6 +17,7 @@ GPU = Gpu("nvidia", 0, "GPU-0", 0, "00000000:0B:00.0", "NVIDIA H200")
 JOB, OTHER = make_name("slurm", "1", "alice"), make_name("slurm", "2", "bob")
 LIVES = {JOB: JobLifetime(1000.0, None), OTHER: JobLifetime(1000.0, None)}
 HOLDING = Holding(JOB, Unit(GPU), "prolog", 1.0, confirmed=True)
+PARTS = ("boards", "jobs", "tenures", "free_before", "memory_peaks", "profiles", "job_profiles")
 
 
 class Exporter:
@@ -24,6 +25,7 @@ class Exporter:
 
     def __init__(self):
         self.board, self.jobs, self.peaks = BusyCounter(), JobBusyCounters(), {}
+        self.profiles = {}
         self.session = 1
 
     def read(self, since, now):
@@ -39,11 +41,19 @@ class Exporter:
         for now in range(since + 10, until + 1, 10):
             self.read(now - 10, now)
 
+    def busy_counter(self, uuid):
+        """The GPU's counter, as a vendor gives it."""
+        return self.board
+
+    def save(self, directory):
+        boards = {GPU.uuid: self.board}
+        checkpoint.save(directory, "boot", boards, self.jobs, self.peaks, self.profiles)
+
     def restarted(self, directory):
-        checkpoint.save(directory, "boot", {GPU.uuid: self.board}, self.jobs, self.peaks)
+        self.save(directory)
         new = Exporter()
         document = state.load(directory, checkpoint.FILE)
-        new.peaks = checkpoint.restore(document, {GPU.uuid: new.board}.__getitem__, new.jobs)
+        new.peaks = checkpoint.restore(document, new, new.jobs)
         return new
 
     def sums(self):
@@ -86,14 +96,20 @@ def test_peaks_are_restored(exporter, tmp_path):
     assert exporter.restarted(str(tmp_path)).peaks == exporter.peaks
 
 
-@pytest.mark.parametrize("part", ["boards", "jobs", "tenures", "free_before", "memory_peaks"])
+@pytest.mark.parametrize("part", PARTS)
 def test_damaged_file_is_refused_whole(exporter, tmp_path, part):
     exporter.peaks = {(JOB, GPU.uuid, ""): 65.0}
-    checkpoint.save(
-        str(tmp_path), "boot", {GPU.uuid: exporter.board}, exporter.jobs, exporter.peaks
-    )
+    exporter.save(str(tmp_path))
     document = json.loads((tmp_path / checkpoint.FILE).read_text())
-    jobs, board = JobBusyCounters(), BusyCounter()
+    new = Exporter()
     with pytest.raises(ValueError, match="damaged state"):
-        checkpoint.restore({**document, part: [["x"]]}, lambda _: board, jobs)
-    assert (jobs.totals, board.busy_seconds) == ({}, 0.0)
+        checkpoint.restore({**document, part: [["x"]]}, new, new.jobs)
+    assert (new.jobs.totals, new.board.busy_seconds, new.profiles) == ({}, 0.0, {})
+
+
+def test_profiles_go_on(exporter, tmp_path):
+    sums = {"sm_active_seconds": 2.5, "profiled_seconds": 10.0}
+    exporter.profiles = {(GPU.uuid, ""): sums}
+    exporter.jobs.profiles = {(JOB, GPU.uuid, ""): sums}
+    new = exporter.restarted(str(tmp_path))
+    assert (new.profiles, new.jobs.profiles) == (exporter.profiles, exporter.jobs.profiles)

@@ -109,7 +109,7 @@ def test_energy_shares_include_a_job_ended_after_the_reading(
     collector.mapper.refresh()
     (after,) = collector.gpu_energy()
     assert after.at == before.at
-    assert [each.job.jobid for each in after.shares] == ["3", "1"]
+    assert [each.job.jobid for each in after.shares] == ["1", "3"]
     assert samples(collector, "job_gpu_share_ratio") == {
         f'manager="slurm",jobid="3",user="alice",{UNIT0}': 1
     }

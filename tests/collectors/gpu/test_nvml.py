@@ -13,7 +13,6 @@ from collectors.gpu.metrics import (
     MEMORY_TOTAL,
     MEMORY_USED,
     NVLINK,
-    PCIE,
     POWER,
     POWER_LIMIT,
     QUANTITIES,
@@ -22,7 +21,6 @@ from collectors.gpu.metrics import (
     UTILIZATION,
 )
 from collectors.gpu.nvml_errors import GONE
-from collectors.gpu.nvml_gpm import Gpm
 from collectors.gpu.reading import GpuProcess
 
 
@@ -71,36 +69,6 @@ def test_quantities_are_in_base_units(fake_nvml, read, errors):
     assert values[THROTTLED["power"]] == 2.5
     assert values[NVLINK["transmit"]] == 10 * 1024
     assert not errors
-
-
-def test_pcie_bytes_are_counted_beyond_32_bits(fake_nvml, pynvml, errors):
-    fake_nvml.add_gpus(1)
-    fake_nvml.set({"gpu0.gpm": "4096 53248"})  # MiB/s
-    times = iter(range(0, 100, 10))
-    gpm = Gpm(pynvml, lambda: next(times))
-
-    def transferred():
-        values = nvml.read(pynvml, 0, 0, errors, gpm).values
-        return values.get(PCIE["transmit"]), values.get(PCIE["receive"])
-
-    assert transferred() == (0, 0)
-    assert transferred() == (40 * 2**30, 520 * 2**30)
-    fake_nvml.set({"gpu0.gpm": "0 1024"})
-    assert transferred() == (40 * 2**30, 530 * 2**30)
-    assert not errors
-
-
-def test_pcie_bytes_are_not_lost_by_a_failed_call(fake_nvml, pynvml, errors):
-    fake_nvml.add_gpus(1)
-    fake_nvml.set({"gpu0.gpm": "1024 2048"})
-    times = iter(range(0, 100, 10))
-    gpm = Gpm(pynvml, lambda: next(times))
-    nvml.read(pynvml, 0, 0, errors, gpm)
-    fake_nvml.set({"gpu0.nvmlGpmSampleGet.returns": 999})
-    assert PCIE["transmit"] not in nvml.read(pynvml, 0, 0, errors, gpm).values
-    fake_nvml.drop("gpu0.nvmlGpmSampleGet.returns")
-    next(times)
-    assert nvml.read(pynvml, 0, 0, errors, gpm).values[PCIE["transmit"]] == 20 * 2**30
 
 
 def test_utilization_is_the_mean_of_samples_since_the_last_reading(fake_nvml, pynvml, errors):
@@ -213,36 +181,6 @@ def test_mig_instances(fake_nvml, read):
     assert reading.instances[instance.uuid] == {MEMORY_USED: 5e8, MEMORY_TOTAL: 40e9}
     assert UTILIZATION not in reading.values
     assert reading.processes == (GpuProcess(100, 5000, 2, 0),)
-
-
-def test_mig_instance_utilization_is_measured_between_readings(fake_nvml, pynvml, errors):
-    fake_nvml.add_gpus(1)
-    fake_nvml.create_mig_instances(0, {0: {}, 1: {}})
-    fake_nvml.set({"gpu0.gpm1": 40})
-    gpm = Gpm(pynvml)
-
-    def busy():
-        found = nvml.read(pynvml, 0, 0, errors, gpm).instances.values()
-        return [values.get(UTILIZATION) for values in found]
-
-    assert busy() == [None, None], "there is nothing to compare with"
-    assert busy() == [0.4, None], "the other does not offer it"
-    fake_nvml.set({"gpu0.gpm1": 90, "gpu0.gpm2": 10})
-    busy()
-    assert busy() == [0.9, 0.1]
-    fake_nvml.drop("gpu0.mig0.uuid")
-    assert busy() == [0.1]
-    assert not errors
-
-
-def test_mig_instance_utilization_needs_gpm_support(fake_nvml, pynvml, errors):
-    fake_nvml.add_gpus(1)
-    fake_nvml.create_mig_instances(0, {0: {}})
-    fake_nvml.set({"gpu0.nvmlGpmQueryDeviceSupport.returns": 3})
-    gpm = Gpm(pynvml)
-    for _ in range(2):
-        (values,) = nvml.read(pynvml, 0, 0, errors, gpm).instances.values()
-        assert UTILIZATION not in values
 
 
 def test_compute_instances_split_the_slices_of_their_gpu_instance(fake_nvml, read):

@@ -165,3 +165,22 @@ def test_watch_of_a_gpu_that_got_another_number_is_not_taken_for_its_successor(
         eventually(lambda: watts() == {uuids[0]: 510, uuids[1]: 310})
     finally:
         collector.stop()
+
+
+def test_energy_is_also_of_a_job_between_two_readings(fake_nvml, host, run_process, eventually):
+    fake_nvml.add_gpus(1)
+    job = OneJob()
+    collector = GpuCollector(host, GpuOptions(interval=2), job)
+    collector.start()
+    try:
+        (first,) = eventually(collector.gpu_energy)
+        run_process(79, GIB)
+        eventually(lambda: collector.refresh_map().holdings)
+        fake_nvml.drop("gpu0.process0")
+        job.ended_at = 1000.0
+        eventually(lambda: not collector.refresh_map().holdings)
+        assert collector.gpu_energy()[0].at == first.at, "the test was too slow"
+        eventually(lambda: collector.gpu_energy()[0].at > first.at)
+        assert [share.job for share in collector.gpu_energy()[0].shares] == [JOB]
+    finally:
+        collector.stop()
