@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from collectors.host import read_text
 from collectors.kernel import bpf
 from collectors.kernel.devices import allotted_devices
-from collectors.kernel.network import Network
+from collectors.kernel.network import MAX_PARENTS, Network
 from collectors.kernel.parts import JobTree
 from collectors.kernel.process_io import ProcessIo
 from collectors.kernel.types import KernelTypes, read_kernel_types
@@ -143,9 +143,12 @@ class Helper:
             self._refuse_if_full(self._network)
             self._network[tree] = Network(self._kernel_types(), tree)
         network = self._network[tree]
-        for parts in {each.parts for each in places if each.tree == tree}:
-            # The sockets of processes in v1 hierarchies are in the root of v2.
-            top = self._v2_root() if tree.controller else parts
+        # The sockets of processes in v1 hierarchies are in the root of v2.
+        v2_root = self._v2_root() if tree.controller else ()
+        tops = {v2_root or each.parts for each in places if each.tree == tree}
+        if len(tops) > MAX_PARENTS:
+            raise ValueError(f"jobs are in more than {MAX_PARENTS} directories")
+        for top in tops:
             # A parent may have been removed with its last job.
             with contextlib.suppress(FileNotFoundError), self._opened(top) as cgroup:
                 network.attach(cgroup)

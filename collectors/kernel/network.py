@@ -14,10 +14,10 @@ from collections.abc import Collection, Mapping
 
 from collectors.kernel import assembler as asm
 from collectors.kernel import bpf
-from collectors.kernel.parts import MAX_JOBS, JobTree, find_entry, find_job
+from collectors.kernel.parts import MAX_JOBS, Capacity, JobTree, find_entry, find_job
 from collectors.kernel.types import KernelTypes
 
-_MAX_PARENTS = 64
+MAX_PARENTS = 64  # of jobs, at which programs are attached at a time
 _ANCESTOR, _FULL_SOCKET, _STORAGE, _TASK_NOW = 83, 95, 107, 158  # helpers of the kernel
 _LENGTH, _INTERFACE, _SEGMENTS, _SOCKET = 0, 40, 164, 168  # in struct __sk_buff
 _CREATE = 1  # BPF_SK_STORAGE_GET_F_CREATE
@@ -32,7 +32,10 @@ class Network:
 
     def __init__(self, types: KernelTypes, tree: JobTree) -> None:
         self._cpus = bpf.possible_cpus()
-        self._parents: set[int] = set()  # inodes
+        self._capacity = Capacity(MAX_JOBS)
+        self._parents: dict[
+            int, contextlib.ExitStack
+        ] = {}  # by inode, the latest one asked for last
         self.programs: list[tuple[int, int]] = []  # descriptor, and where it is attached
         with contextlib.ExitStack() as opened:
             self._opened = opened
@@ -55,26 +58,34 @@ class Network:
         self.programs.append((program, place))
 
     def attach(self, parent: int) -> None:
-        """Count below a cgroup v2, by its descriptor; does nothing if that is done. OSError."""
+        """Count below a cgroup v2, by its descriptor, instead of the one asked for least lately.
+
+        Does nothing if that is done. Raises OSError.
+        """
         inode = os.fstat(parent).st_ino
-        if inode in self._parents or len(self._parents) >= _MAX_PARENTS:
-            return
-        with contextlib.ExitStack() as links:
-            for program, place in self.programs:
-                links.callback(os.close, bpf.attach(program, parent, place))
-            self._opened.push(links.pop_all())
-        self._parents.add(inode)
+        links = self._parents.pop(inode, None)
+        if links is None:
+            while len(self._parents) >= MAX_PARENTS:
+                self._parents.pop(next(iter(self._parents))).close()
+            with contextlib.ExitStack() as attached:
+                for program, place in self.programs:
+                    attached.callback(os.close, bpf.attach(program, parent, place))
+                links = attached.pop_all()
+        self._parents[inode] = links
 
     def close(self) -> None:
-        self._opened.close()
+        for links in (*self._parents.values(), self._opened):
+            links.close()
 
     def read(self) -> Mapping[int, list[list[int]]]:
         """Of each job, over interfaces and over loopback: bytes and packets in, and out.
 
-        The key is the id of the job's cgroup. Raises OSError.
+        The key is the id of the job's cgroup. Raises OSError, also if there were too many jobs.
         """
         found: defaultdict[int, list[list[int]]] = defaultdict(lambda: [[0] * 4, [0] * 4])
-        for key, values in bpf.entries(self._table, _KEY.size, _VALUE.size * self._cpus):
+        entries = list(bpf.entries(self._table, _KEY.size, _VALUE.size * self._cpus))
+        self._capacity.check(len(entries))
+        for key, values in entries:
             job, way = _KEY.unpack(key)
             first = 2 * (way & bpf.EGRESS)
             sums = map(sum, zip(*_VALUE.iter_unpack(values), strict=True))

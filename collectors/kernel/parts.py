@@ -1,15 +1,30 @@
 """Parts of programs: the job of a task, which is its ancestor cgroup at one level, and an entry."""
 
+import errno
 from typing import NamedTuple
 
 from collectors.host import read_text
 from collectors.kernel import assembler as asm
 from collectors.kernel.types import KernelTypes
 
-MAX_JOBS = 16384  # of which there are counters at a time
+MAX_JOBS = 16384  # entries of a table; on the network, a job has up to four
 _MAX_DEPTH = 24  # of cgroups within a job; the processes in deeper ones are in no job's numbers
 _LOOKUP, _UPDATE = 1, 2  # bpf_map_lookup_elem, bpf_map_update_elem
 _NEW_ONLY = 1  # BPF_NOEXIST
+
+
+class Capacity:
+    """Whether a table was ever full: since then some jobs may lack what was counted meanwhile."""
+
+    def __init__(self, entries: int) -> None:
+        self._entries = entries
+        self._was_full = False
+
+    def check(self, used: int) -> None:
+        """Raise OSError from the first time on that a table is full."""
+        self._was_full |= used >= self._entries
+        if self._was_full:
+            raise OSError(errno.ENOSPC, f"there were {self._entries} counters of jobs at a time")
 
 
 class JobTree(NamedTuple):

@@ -5,14 +5,13 @@ job, and an iterator adds up those of the living. Nothing runs when a process re
 """
 
 import contextlib
-import errno
 import os
 import struct
 from collections.abc import Collection, Mapping
 
 from collectors.kernel import assembler as asm
 from collectors.kernel import bpf
-from collectors.kernel.parts import MAX_JOBS, JobTree, find_entry, find_job
+from collectors.kernel.parts import MAX_JOBS, Capacity, JobTree, find_entry, find_job
 from collectors.kernel.types import KernelTypes
 
 _COUNTERS = ("read_bytes", "write_bytes", "rchar", "wchar")  # of struct task_io_accounting
@@ -27,7 +26,7 @@ class ProcessIo:
     def __init__(self, types: KernelTypes, tree: JobTree) -> None:
         with contextlib.ExitStack() as opened:
             self._opened = opened
-            self._was_full = False
+            self._capacity = Capacity(MAX_JOBS)
             self._ended, self._living = self._new_map(), self._new_map()
             # What has ended before is in the processes that waited for it, and read first: a
             # thread that ends meanwhile is missed, and not counted twice.
@@ -52,12 +51,10 @@ class ProcessIo:
         """
         sums: dict[int, tuple[int, ...]] = {}
         for found in (self._before, _entries(self._ended), self._sum(self._iterator)):
-            self._was_full |= len(found) >= MAX_JOBS
+            self._capacity.check(len(found))
             for job, counters in found.items():
                 known = sums.get(job, (0,) * len(_COUNTERS))
                 sums[job] = tuple(a + b for a, b in zip(known, counters, strict=True))
-        if self._was_full:  # some jobs lack what ended meanwhile
-            raise OSError(errno.ENOSPC, f"there were {MAX_JOBS} jobs at a time")
         return sums
 
     def forget(self, jobs: Collection[int]) -> None:

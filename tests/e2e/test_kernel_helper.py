@@ -17,6 +17,7 @@ from collectors.host import Host
 from collectors.jobs.collector import JobsCollector, JobsOptions
 from collectors.jobs.discovery.site_layouts import site_layouts
 from collectors.kernel import bpf
+from collectors.kernel.answers import Helper
 from collectors.kernel.client import HelperClient
 from tests.collectors.kernel.device_programs import slurm
 from tests.e2e.kernel_jobs import directories, job_cgroups, run_in, skip_without_rights
@@ -148,6 +149,48 @@ def test_the_traffic_between_two_jobs_is_the_bytes_sent_and_headers(tmp_path, ve
         assert sent < received[0] < 1.005 * sent
         assert out[3] > 0
         assert received[1] > 0
+
+
+TALK = """
+import socket
+sender, receiver = socket.socket(type=socket.SOCK_DGRAM), socket.socket(type=socket.SOCK_DGRAM)
+receiver.bind(("127.0.0.1", 0))
+sender.sendto(b"x" * 100, receiver.getsockname()); receiver.recv(100)
+"""
+
+
+@pytest.mark.parametrize("source", ["network", "process_io"])
+def test_numbers_are_absent_with_the_reason_once_there_were_too_many_jobs(monkeypatch, source):
+    """A job without a place for its counters would have zeros."""
+    monkeypatch.setattr(f"collectors.kernel.{source}.MAX_JOBS", 4)
+    asked = Helper()
+    with contextlib.closing(asked), job_cgroups("v2", 6) as jobs:
+        parent = str(jobs[0].parent.relative_to("/sys/fs/cgroup"))
+        request = {"jobs": {parent: [job.stat().st_ino for job in jobs]}}
+        feature = source.replace("_", "-")
+        assert asked.answer(request)["problems"] == {}
+        for job in jobs:
+            run_in(job, TALK).communicate()
+        answer = asked.answer(request)
+        assert answer[feature] is None
+        assert "at a time" in answer["problems"][feature]
+        for job in jobs:  # for ever: what was missed in the meantime is not known
+            job_id = job.stat().st_ino
+            assert asked.answer({"jobs": {parent: [job_id]}})[feature] is None
+
+
+def test_parents_of_jobs_that_have_gone_make_room_for_others(monkeypatch):
+    """Each user of a machine without a scheduler has a parent, and there may be any number."""
+    monkeypatch.setattr("collectors.kernel.network.MAX_PARENTS", 2)
+    asked = Helper()
+    for _ in range(4):
+        with job_cgroups("v2") as (job,):
+            parent, job_id = str(job.parent.relative_to("/sys/fs/cgroup")), job.stat().st_ino
+            asked.answer({"jobs": {parent: [job_id]}})
+            run_in(job, TALK).communicate()
+            found = asked.answer({"jobs": {parent: [job_id]}})
+            assert found["network"][job_id][1] == [128, 1, 128, 1]
+    asked.close()
 
 
 def programs_of(cgroup, place):
