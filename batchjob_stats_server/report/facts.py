@@ -257,7 +257,9 @@ FACTS: Mapping[str, JobFact] = {
         _usage_ratio("usage_cpu_waiting_seconds", _node_time_seconds),
     ),
     "threads": JobFact(
-        "count", "Maximum number of threads, summed over nodes.", _job_column("usage_threads_peak")
+        "count",
+        "Largest sampled number of threads, summed over nodes.",
+        _job_column("usage_threads_peak"),
     ),
     "node_balance_ratio": JobFact(
         "ratio", "CPU time of the least busy node / mean of the nodes.", _node_balance
