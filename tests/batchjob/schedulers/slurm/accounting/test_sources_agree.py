@@ -290,6 +290,14 @@ def test_waiting_jobs_have_what_the_release_gives():
     jobs = queue_from_text("22.05.8-lives", 0).values()
     assert {job.priority for job in jobs if job.reason == "JobHeldUser"} == {0}
     assert [job.restarts for job in jobs if job.name == "requeue"] == [1]
+    for read in (jobs_from_sacct, jobs_from_rest):
+        (waiting,) = [
+            job for job in read("26.05.3").values() if job.jobid == "64" and not job.start_time
+        ]
+        assert (waiting.state, waiting.sluid) == (JobState.PENDING, "s4PSM8DD04DW00")
+        assert (waiting.priority, waiting.restarts) == (0, 1)
+        assert waiting.submit_line == "sbatch --parsable --mem=20M --wrap sleep 100"
+        assert waiting.stdout_path  # the recorded sacct was not asked to expand it
 
 
 @pytest.mark.parametrize(
