@@ -98,7 +98,7 @@ def _print_from_server(given: argparse.Namespace) -> int:
     if first.status == 503 or (first.status == 200 and not first.body):
         curve_rows = list(curves.rows(server, jobid, given.type, given.since, given.until))
         if not (run or curve_rows or _job_exists(server, jobid)):
-            raise NotFoundError(f"there is no job {jobid}, or none that you may see")
+            raise NotFoundError(f"job {jobid} does not exist, or is not yours to see")
         if curve_rows or first.status == 503:
             return _print_time_series(given, curve_rows)
     if not given.json:

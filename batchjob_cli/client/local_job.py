@@ -27,7 +27,7 @@ def report(data: Path, jobid: str, cluster: str | None, form: str, zone: str) ->
     with open_database(data) as engine:
         runs = _find_runs(engine, jobid, cluster)
         if not runs:
-            raise NotFoundError(f"there is no job {jobid} that you may see")
+            raise NotFoundError(f"job {jobid} does not exist, or is not yours to see")
         if form == "jobstats":
             return _jobstats_summary(engine, runs[0])
         job_report = report_of(_open_sources(engine, data), EVERYTHING, runs[0])

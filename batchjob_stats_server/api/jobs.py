@@ -2,7 +2,8 @@
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Annotated, Literal
 
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ from batchjob_stats_db.queries.job_list import (
     COLUMN_NAMES,
     MAX_PAGE_ROWS,
     SORTS,
+    After,
     Page,
     SortOrder,
     list_jobs,
@@ -51,8 +53,10 @@ from batchjob_stats_server.api.params import (
 )
 from batchjob_stats_server.api.rows import WINDOW_KEYS, columns_of_keys
 from batchjob_stats_server.api.runs import JobId, run_of, runs_of
+from batchjob_stats_server.api.samples import OpenStream
 from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller
+from batchjob_stats_server.http.problems import Problem
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
@@ -123,6 +127,9 @@ class JobsQuery(JobGroupParams):
         "-start_time", description="Key to sort by; with a leading `-` in descending order."
     )
     limit: int = Field(100, ge=1, le=MAX_PAGE_ROWS)
+    all: bool = Field(
+        False, description="If true, all jobs instead of a page, as a stream of CSV or JSON lines."
+    )
 
     def filter(self) -> Filter:
         same = self.model_dump(include=set(Filter._fields))
@@ -142,19 +149,33 @@ async def jobs(
     kind = str if isinstance(SORTS[order.key], sa.Text) else float
     after = decode_cursor(params.query_key(), params.cursor, kind) if params.cursor else None
     job_filter = params.filter()
+    if params.all and params.format == "json":
+        raise Problem(422, "all: expected format=csv or format=ndjson with it")
+    limit = MAX_PAGE_ROWS if params.all else params.limit
 
-    def page(db: Connection) -> Response:
+    def page(after: After | None, db: Connection) -> tuple[Response, After | None]:
         names = ("username", *columns_of_keys(keys, COLUMN_NAMES))  # users for the audit log
-        rows, more = list_jobs(
-            db, caller.access, job_filter, order, Page(params.limit, after, names)
-        )
+        rows, more = list_jobs(db, caller.access, job_filter, order, Page(limit, after, names))
         audit.log_jobs_seen(caller.principal, "jobs", rows)
-        response = answer(rows, keys, params.format, WINDOW_KEYS)
+        return answer(rows, keys, params.format, WINDOW_KEYS), more
+
+    costly = params.all or not reads_only_its_rows(caller.access, job_filter, order)
+    response, more = await query_database(caller, partial(page, after), costly=costly)
+    if not params.all:
         response.headers.update(next_page_link(request, params, more))
         return response
 
-    costly = not reads_only_its_rows(caller.access, job_filter, order)
-    return await query_database(caller, page, costly=costly)
+    async def pages() -> AsyncIterator[bytes]:
+        """An error after the first page ends the answer before its end, as clients notice."""
+        part, rest = response, more
+        yield bytes(part.body)
+        while rest:
+            part, rest = await query_database(caller, partial(page, rest))
+            body = bytes(part.body)
+            yield body.partition(b"\n")[2] if params.format == "csv" else body
+
+    user = caller.principal.person_key()
+    return OpenStream(pages(), caller.services.streams, user, media_type=response.media_type)
 
 
 class PartsQuery(RowsParams, RunParams):

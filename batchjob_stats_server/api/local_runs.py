@@ -183,7 +183,7 @@ def _find_run(control: RunControl, text: str, user: str | None = None) -> Run:
     except history.SeveralRuns as error:
         raise Problem(300, str(error)) from error
     except history.UnknownRun as error:
-        raise Problem(404, f"there is no run {text} that you may see") from error
+        raise Problem(404, f"run {text} does not exist, or is not yours to see") from error
 
 
 def _show_run(control: RunControl, caller: Caller, text: str, what: str = "run") -> Run:

@@ -56,7 +56,7 @@ def job_report(
         return _jobstats_summary(caller, jobid, params)
     report = find_report(caller, jobid, params)
     if report is None:
-        raise Problem(404, f"there is no job {jobid} that you may see")
+        raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
     accept = request.headers.get("accept", "*/*")
     return _render(
         report,
@@ -74,7 +74,7 @@ def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response
         except NoSummaryError as error:
             raise Problem(404, f"job {jobid} has no summary of jobstats: {error}") from error
     if run is None:
-        raise Problem(404, f"there is no job {jobid} that you may see")
+        raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
     audit.log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
     headers = {"Cache-Control": "private, no-store"}
     return Response(f"{text}\n", media_type="text/plain", headers=headers)

@@ -50,7 +50,7 @@ def account(
             db, access, ["username"], since, until, cluster=cluster, account=account
         )
         if not (user_sums or (record and (sees_all or _is_member(record, access, cluster)))):
-            raise Problem(404, f"there is no account {account} that you may see")
+            raise Problem(404, f"account {account} does not exist, or is not yours to see")
         day_sums = usage_queries.sum_usage(
             db, access, ["day"], since, until, cluster=cluster, account=account
         )

@@ -20,13 +20,13 @@ from batchjob_stats_server.report.explain import elapsed_seconds
 
 router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
-MAX_JOBS = 8
+MAX_JOBS = 24
 
 
 class CompareForm(QueryParams):
     """Names the jobs to compare."""
 
-    job: list[Word] = Field([], max_length=MAX_JOBS, description="Job ids or CLUSTER:ID.")
+    job: list[Word] = Field([], description="Job ids or CLUSTER:ID.")
 
 
 _FACTS: Mapping[str, tuple[Callable[..., str], str]] = {
@@ -53,14 +53,16 @@ _BASES = {"cpu_used_seconds": "cpu_basis"}  # the column of what a value is
 
 @router.get("/compare")
 def compare(page: RequestPage, form: Annotated[CompareForm, Query()]) -> Response:
-    """The requested jobs that the caller may see."""
+    """The first of the requested jobs that the caller may see, and a way to the others."""
+    chosen = list(dict.fromkeys(form.job))
     with page.services.reader.connect() as db:
-        runs = [(text, _find_run(db, page.access, text)) for text in dict.fromkeys(form.job)]
+        runs = [(text, _find_run(db, page.access, text)) for text in chosen[:MAX_JOBS]]
     rows = [row for _, row in runs if row is not None]
     audit.log_jobs_seen(page.principal, "jobs", rows)
     return page.render(
         "compare.html", uses_plotly=True, jobs=rows,
         missing=[text for text, row in runs if not row],
+        chosen=chosen, others=tuple(chosen[MAX_JOBS:]),
         facts=[(name, _compare_fact(*fact, rows, page.now)) for name, fact in _FACTS.items()],
         plots=[plot for plot in PLOTS if set(plot.curves) & set(COMPARED_CURVES)],
         has_measurements=page.services.histories.has_store,

@@ -66,7 +66,7 @@ def job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> R
             audit.log_jobs_seen(principal, f"job {jobid}", runs)
             return page.render("runs.html", jobid=jobid, runs=runs)
         if run is None:
-            raise Problem(404, f"there is no job {jobid} that you may see")
+            raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
         siblings = _siblings(db, access, run)
         named_runs = same_name(db, access, run, _MAX_NAMED_RUNS, run_strip.RUN_COLUMNS)
         stored_scripts = scripts.of_jobs(db, script_access(principal, access), [run["id"]])
@@ -93,7 +93,7 @@ def embedded_job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query
     with page.services.reader.connect() as db:
         _, run = _find_runs(db, page, jobid, form)
     if run is None:
-        raise Problem(404, f"there is no job {jobid} that you may see")
+        raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
     _, shown = _report_values(page, jobid, run)
     main_plots = [plot for plot in shown["plots"] if _MAIN_CURVES & set(plot.curves)]
     return page.render("embed_job.html", uses_plotly=True, **{**shown, "plots": main_plots})

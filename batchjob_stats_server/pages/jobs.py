@@ -17,7 +17,6 @@ from batchjob_stats_db.days import day_of
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
-    MAX_PAGE_ROWS,
     SORTS,
     Page,
     TooManyError,
@@ -321,7 +320,9 @@ def _percent(ratio: float) -> str:
 def _csv_address(page: PageRenderer, is_own: bool) -> str:
     parameters = page.request.query_params.multi_items()
     kept = [
-        (name, value) for name, value in parameters if name not in ("cursor", "limit", "columns")
+        (name, value)
+        for name, value in parameters
+        if name not in ("cursor", "limit", "columns", "sort")
     ]
     user = [("user", page.principal.user)] if is_own else []
-    return f"{PREFIX}/jobs?{urlencode([*kept, *user, ('limit', MAX_PAGE_ROWS), ('format', 'csv')])}"
+    return f"{PREFIX}/jobs?{urlencode([*kept, *user, ('all', 'true'), ('format', 'csv')])}"

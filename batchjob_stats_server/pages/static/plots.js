@@ -421,7 +421,6 @@
 
   async function drawCompared(figure, plots) {
     const jobs = [...plots.querySelectorAll(".job")];
-    const colours = COLOURS[dark.matches ? "dark" : "light"];
     let unit = "", top = 0;
     const made = await Promise.all(jobs.map(async (job, i) => {
       const found = await fetchSeries(job.dataset.api, [figure.dataset.curves]);
@@ -437,7 +436,7 @@
       top = Math.max(top, ...points.map((point) => point[1]));
       return {
         x: points.map(([time]) => (time / 1000 - job.dataset.since) / 3600), y: points.map((point) => point[1]), name: escaped(job.dataset.name),
-        mode: "lines", line: { color: colours[i % colours.length], width: 1.6 }, text: points.map((point) => write(unit, point[1])), hovertemplate: "%{text}<extra>%{fullData.name}</extra>",
+        mode: "lines", line: { color: colourOf(i, jobs.length), width: 1.6 }, text: points.map((point) => write(unit, point[1])), hovertemplate: "%{text}<extra>%{fullData.name}</extra>",
       };
     }));
     if (!made.some((each) => each.x.length)) return void markUnmeasured(figure);

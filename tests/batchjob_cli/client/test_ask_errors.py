@@ -30,7 +30,7 @@ from batchjob_cli.main import main
             "/etc/passwd: no certificate or crl found",
         ),
         (jobs, ["--token-file", "/nonexistent", "--server", "http://127.0.0.1:1"], "--token-file"),
-        (job, ["no-such-job"], "there is no job no-such-job"),
+        (job, ["no-such-job"], "job no-such-job does not exist"),
     ],
 )
 def test_invalid_input_is_one_line_error(data, command, arguments, message):
@@ -43,7 +43,7 @@ def test_invalid_input_is_one_line_error(data, command, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["job", "two\nlines"], 3, "there is no job two\\nlines that you may see"),
+        (["job", "two\nlines"], 3, "job two\\nlines does not exist, or is not yours to see"),
         (["jobs", "--name", "\udcff"], 2, "\\udcff: expected UTF-8"),
     ],
 )
@@ -72,7 +72,7 @@ def test_invalid_client_certificate(data, tmp_path, capsys):
         (["jobs", "--since", "2026-13-45"], 2, "or how long ago such as 2d, got '2026-13-45'"),
         (["jbos"], 2, "did you mean jobs?"),
         (["unheard-of"], 2, "expected one of up, run, jobs"),
-        (["job", "no-such-job"], 3, "there is no job no-such-job"),
+        (["job", "no-such-job"], 3, "job no-such-job does not exist"),
         (["job", "align"], 3, "'align' matches 2 runs: "),
         (["metrics", "align"], 3, "'align' matches 2 runs: "),
         (["metrics", "no-such-job"], 3, "no-such-job"),

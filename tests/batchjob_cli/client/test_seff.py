@@ -32,7 +32,7 @@ def test_server_and_local_lines_are_equal(data, server, capsys):
 def test_unknown_job_exits_with_3(data, capsys):
     assert main(["seff", "999", "--data", data]) == 3
     out, error = capsys.readouterr()
-    assert (out, "there is no job 999" in error) == ("", True)
+    assert (out, "job 999 does not exist" in error) == ("", True)
 
 
 def test_wait_ends_when_the_job_is_final(data, capsys, monkeypatch):

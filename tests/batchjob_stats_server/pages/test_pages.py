@@ -2,12 +2,14 @@
 
 import re
 import threading
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
 
 from batchjob_stats_server import app
 from batchjob_stats_server.options import GrafanaOptions, LogsOptions
+from batchjob_stats_server.pages.compare import MAX_JOBS
 from batchjob_stats_server.pages.rendering.frame import POLICY
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
@@ -264,8 +266,21 @@ def test_job_has_links_to_the_lines_of_its_nodes_for_those_who_see_it(services, 
 def test_compare_page(page):
     document = page("root", "/compare", job=["2", "c1:5", "nono", "c1:1775292800:1:1"])
     assert [element_text(each) for each in document.findall(".//thead//a")] == ["2", "4_7", "1"]
-    assert "There is no job nono" in element_text(document.find(".//main"))
-    page("root", "/compare", 422, job=[str(number) for number in range(9)])
+    assert "Job nono does not exist, or is not yours to see." in element_text(
+        document.find(".//main")
+    )
+
+
+def test_compare_page_of_many_jobs_has_a_way_to_the_others(page):
+    words = ["1", "c1:5", "2", "c1:7", *(f"no{number}" for number in range(MAX_JOBS))]
+    document = page("root", "/compare", job=words)
+    (note,) = [each for each in document.iter("p") if element_text(each).startswith("You chose")]
+    assert element_text(note) == (
+        f"You chose {MAX_JOBS + 4} jobs. These are the first {MAX_JOBS}; "
+        "more cannot be compared at once. Compare the other 4"
+    )
+    (others,) = [each.get("href") for each in note.iter("a")]
+    assert parse_qs(urlsplit(others).query)["job"] == words[MAX_JOBS:]
 
 
 def test_job_list_has_cpu_sparklines(example_page):
