@@ -64,12 +64,13 @@ LOADS = (
     Load("orphan", '"$LOAD" orphan "$TRUTH" gib=4 parent=1 child=5; sleep 5.5', 8, ("orphan",)),
     Load("shared_a", DUTY.format(100, 5) + " gib=3", 7, ("shared",),
          (("shared_b", DUTY.format(25, 5) + " gib=2"),)),
-    Load("mps_a", DUTY.format(100, 5) + " gib=3", 8, ("mps",),
-         (("mps_b", DUTY.format(50, 5) + " gib=2"),), True),
     Load("duty15", DUTY.format(15, 5), 6),
     Load("duty97", DUTY.format(97, 5), 6, ("utilization", "energy", "sm")),
     Load("dram", '"$LOAD" copy "$TRUTH" way=d2d seconds=3', 5, ("utilization", "energy", "dram")),
     Load("three_seconds", DUTY.format(100, 3), 4),
+    # The last: samples within 5 s of processes under MPS are nobody's.
+    Load("mps_a", DUTY.format(100, 5) + " gib=3", 14, ("mps",),
+         (("mps_b", DUTY.format(50, 5) + " gib=2"),), True),
 )  # fmt: skip
 RECORDED_LOADS = ("copies", "one_block", "fp16", "fp64", "duty33", "shared_a", "mps_a")
 
@@ -106,6 +107,8 @@ class Recorder:
     energy: list[tuple[float, float]] = field(default_factory=list)  # epoch seconds, joules
     raw: list[dict[str, Any]] = field(default_factory=list)
     clocks: list[tuple[float, int]] = field(default_factory=list)
+    instant: list[tuple[float, int]] = field(default_factory=list)  # field 186, milliwatts
+    power: list[tuple[int, int]] = field(default_factory=list)  # samples of 20 ms
     over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
@@ -115,6 +118,12 @@ class Recorder:
                 joules = n.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
                 self.energy.append((time.time(), joules))
                 self.clocks.append((time.time(), n.nvmlDeviceGetClockInfo(handle, 1)))
+                answer = n.nvmlDeviceGetFieldValues(handle, [186])[0]
+                self.instant.append((time.time(), answer.value.uiVal))
+                if step % 20 == 0:
+                    since = int((time.time() - 2.2) * 1e6)
+                    _, samples = n.nvmlDeviceGetSamples(handle, 0, since)
+                    self.power += [(each.timeStamp, each.sampleValue.uiVal) for each in samples]
                 if step % 100 == 0:
                     since = int((time.time() - 10.2) * 1e6)
                     _, samples = n.nvmlDeviceGetSamples(handle, 1, since)
@@ -202,6 +211,7 @@ class Session:
 
     def run(self, load: Load) -> None:
         """Run the job and those beside it; one that hangs is ended."""
+        time.sleep(6 if load.mps else 0)
         jobs = [
             self.start_job(name, command, load.mps)
             for name, command in ((load.name, load.command), *load.beside)
@@ -529,6 +539,7 @@ def report(directory: Path, session: Session, found: Sequence[Row], cost: str) -
     truths = {path.stem: path.read_text() for path in session.data.glob("*.jsonl")}
     recorder = session.recorder
     raw = {"energy": recorder.energy, "clocks": recorder.clocks, "others": recorder.raw,
+           "instant": recorder.instant, "power": sorted(set(recorder.power)),
            "loads": truths}  # fmt: skip
     (directory / "nvml_raw.json").write_text(json.dumps(raw))
     kept = [

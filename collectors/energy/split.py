@@ -9,6 +9,7 @@ is the system's; that of CPUs that no job reserved is unallocated.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 from collectors.jobs.view import JobCpu, JobName
@@ -238,12 +239,20 @@ def gpu_claims(
 ) -> dict[JobName, GpuClaim]:
     """The claims of the jobs that used the GPU at the start or the end of the interval."""
     shares_by_job = _shares_by_job(earlier.shares) | _shares_by_job(later.shares)
+    power_fractions = _power_fractions(
+        earlier.at,
+        later,
+        {
+            name: (sum(each.share for each in shares), jobs.get(name))
+            for name, shares in shares_by_job.items()
+        },
+    )
     claims = {
         name: GpuClaim(
             sum(share.share for share in job_shares),
             _mean_activity(job_shares),
             lifetime_fraction(earlier.at, later.at, jobs.get(name)),
-            _power_fraction(earlier.at, later, jobs.get(name)),
+            power_fractions.get(name),
         )
         for name, job_shares in shares_by_job.items()
     }
@@ -254,21 +263,37 @@ def gpu_claims(
     }
 
 
-def _power_fraction(start: float, later: GpuEnergyReading, job: JobCpu | None) -> float | None:
-    """The part of the integral of a GPU's power since `start` that falls in the job's time.
+def _power_fractions(
+    start: float, later: GpuEnergyReading, claims: Mapping[JobName, tuple[float, JobCpu | None]]
+) -> dict[JobName, float]:
+    """The parts of the integral of a GPU's power since `start` that fall in the jobs' times.
 
-    None if its power was not read from the begin of the interval to its end.
+    `claims` are their shares. Where jobs overlap and claim more than the GPU, each part is smaller.
+    Nothing if the power was not read from the begin of the interval to its end.
     """
     power = later.power
     if not power or power[0][0] > start + _UNREAD_SECONDS:
-        return None
+        return {}
     if power[-1][0] < later.at - _UNREAD_SECONDS:
-        return None
-    started = start if job is None or job.started_at is None else max(start, job.started_at)
-    ended = later.at if job is None or job.ended_at is None else min(later.at, job.ended_at)
+        return {}
+    times = {name: _time_within(start, later.at, job) for name, (_, job) in claims.items()}
     whole = _joules_at(power, later.at) - _joules_at(power, start)
-    part = _joules_at(power, ended) - _joules_at(power, min(started, ended))
-    return min(1.0, part / whole) if whole > 0 else None
+    fractions = dict.fromkeys(claims, 0.0)
+    edges = {start, later.at, *(edge for time in times.values() for edge in time)}
+    for began, ended in pairwise(sorted(edges)) if whole > 0 else ():
+        present = [n for n, (first, last) in times.items() if first <= began and ended <= last]
+        crowd = max(1.0, sum(claims[name][0] for name in present))
+        part = (_joules_at(power, ended) - _joules_at(power, began)) / whole
+        for name in present:
+            fractions[name] += part / crowd
+    return fractions if whole > 0 else {}
+
+
+def _time_within(start: float, end: float, job: JobCpu | None) -> tuple[float, float]:
+    """The job's part of an interval."""
+    ended = end if job is None or job.ended_at is None else min(end, job.ended_at)
+    started = start if job is None or job.started_at is None else max(start, job.started_at)
+    return min(started, ended), ended
 
 
 def _joules_at(power: Sequence[tuple[float, float]], at: float) -> float:

@@ -116,7 +116,7 @@ class GpuCollector:
         self.mapper = Refresher(
             "gpu-map",
             self.refresh_map,
-            options.interval / 5,
+            min(options.interval, LONGEST_INTERVAL_SECONDS) / 5,
             max_reading_age(options.interval),
             host.monotonic,
         )
@@ -267,10 +267,10 @@ class GpuCollector:
         """Its holders, including jobs that held it since the reading before and have ended."""
         now = {(x.job, x.unit): x for x in current.holdings if x.unit.gpu.uuid == uuid}
         previous = self._held_gpus.get(uuid, _HeldGpu(read_at, {}, {}))
-        since = {**previous.since, **now}
+        since = _with_largest_shares(previous.since, now)
         if previous.read_at != read_at:
             return _HeldGpu(read_at, since, now)
-        return _HeldGpu(read_at, {**previous.holders, **now}, since)
+        return _HeldGpu(read_at, _with_largest_shares(previous.holders, now), since)
 
     def _is_newer_than_map(self, gpus: list[KnownGpu]) -> bool:
         latest = self.mapper.latest()
@@ -312,6 +312,16 @@ class GpuCollector:
             return GpuMap()
         running = {holder.name for holder in self._jobs.holders()} if self._jobs else set()
         return GpuMap(tuple(each for each in latest.value.holdings if each.job in running))
+
+
+def _with_largest_shares(
+    before: Mapping[tuple[JobName, Unit], Holding], now: Mapping[tuple[JobName, Unit], Holding]
+) -> Mapping[tuple[JobName, Unit], Holding]:
+    """A holder's share was smaller while others held the GPU too, which their times tell."""
+    shares = {
+        key: max(before[key].share or 0.0, now[key].share or 0.0) for key in before.keys() & now
+    }
+    return {**before, **now} | {key: now[key]._replace(share=x) for key, x in shares.items() if x}
 
 
 def _energy_share(holding: Holding, reading: GpuReading, metered: int) -> GpuEnergyShare:

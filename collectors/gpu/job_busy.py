@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from batchjob.quantities.gpu import PROFILE_PEAKS, PROFILED_SECONDS
-from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS, BusySample
+from collectors.gpu.busy import BusySample
 from collectors.gpu.devices import Unit, units_of
 from collectors.gpu.holders import Holding
 from collectors.gpu.reading import GpuProcess, GpuReading, ProfileSample
@@ -19,7 +19,8 @@ _SETTLED_SECONDS = 30.0
 """Age at which a sample is given to a job: processes are looked for every 15 s, and GPUs read every
 10 s, so a holder is known by then."""
 
-_MPS_MARGIN_SECONDS = 2 * LONGEST_INTERVAL_SECONDS
+_MPS_MARGIN_SECONDS = 5.0
+"""Clients of MPS are listed each second, and holders looked up every 2 s."""
 
 
 _Sample = TypeVar("_Sample", BusySample, ProfileSample)

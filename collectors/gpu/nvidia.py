@@ -109,7 +109,8 @@ class Board:
         if observed is None or watch.uuid != observed.value.gpu.uuid:
             return observed
         reading = observed.value._replace(
-            power=tuple(watch.power), profile=tuple(self._profiler.recent)
+            power=watch.power_until(self._driver.host.monotonic()),
+            profile=tuple(self._profiler.recent),
         )
         if watch.processes is not None:
             reading = reading._replace(processes=watch.processes)

@@ -1,9 +1,11 @@
-"""What is read of an NVIDIA GPU ten times a second: its power now, and its processes' memory.
+"""What is read of an NVIDIA GPU between its readings: its processes' memory, and its power.
 
-On an H200 each of these calls takes 2 to 50 µs. They see a process or a peak of 0.2 s, which no
-call reports afterwards, and divide the energy that the counter, whose call takes 4 ms, has counted
-in between. Processes, the dearest, are listed when the GPU's memory has changed, which a process
-cannot begin, end or reach a peak without; and each second.
+Ten times a second, calls that take 2 to 50 µs on an H200 see a process or a peak of 0.2 s, which no
+call reports afterwards. Processes, the dearest, are listed when the GPU's memory has changed, which
+a process cannot begin, end or reach a peak without; and each second. The power, by samples of 20 ms
+that are read each second, divides the energy that the counter, whose call takes 4 ms, has counted
+in between. Power that is read ten times a second is the last resort: it was wrong by up to 13 % for
+a load with a period of 0.1 s.
 """
 
 from collections import Counter, deque
@@ -51,7 +53,10 @@ class Watch:
         self._others: nvml.OtherProcesses = (None, None)
         self._memory_used: int | None = None
         self._handle: Any = None
-        self._watts: float | None = None
+        self._watts: float | None = None  # the last power, its time and the integral up to then
+        self._watts_at = self._joules = 0.0
+        self._power_stamp = 0  # of the newest sample, in epoch microseconds
+        self._has_power_samples = True
         self._cgroups: dict[int, str] = {}
         self._began_at: float | None = None  # the step that is not over
         self._rests_until = float("-inf")
@@ -81,8 +86,11 @@ class Watch:
         self._began_at = None
 
     def _read(self, optional: OptionalCalls, handle: Any) -> None:
-        self._add_power(nvml.power_now(optional, handle))
         is_new_second = self._steps % _STEPS_A_SECOND == 0
+        if is_new_second and self._has_power_samples:
+            self._add_power_samples(optional, handle)
+        if not self._has_power_samples:
+            self._add_power(nvml.power_now(optional, handle), self._driver.host.monotonic())
         before, self._memory_used = self._memory_used, nvml.memory_used(optional, handle)
         if is_new_second:
             self._others = nvml.other_processes(optional, handle)
@@ -99,6 +107,7 @@ class Watch:
         self.uuid = nvml.text(pynvml.nvmlDeviceGetUUID(self._handle))
         self._session, self._steps = session, 0
         self.power.clear()
+        self._power_stamp, self._has_power_samples = 0, True
 
     def _add_rate(self, optional: OptionalCalls, handle: Any) -> None:
         """Add the utilisation of the last second to the busy seconds."""
@@ -109,17 +118,34 @@ class Watch:
         counter = self._driver.busy_counter(self.uuid)
         counter.add((sample,), self._session, now, STEP_SECONDS * _STEPS_A_SECOND)
 
-    def _add_power(self, watts: float | None) -> None:
-        now = self._driver.host.monotonic()
-        last, before, self._watts = (self.power[-1] if self.power else None), self._watts, watts
+    def _add_power_samples(self, optional: OptionalCalls, handle: Any) -> None:
+        samples = nvml.samples(optional, handle, nvml.TOTAL_POWER, self._power_stamp)
+        self._has_power_samples = samples is not None
+        host = self._driver.host
+        ahead = host.clock() - host.monotonic()
+        for stamp, milliwatts in samples or ():
+            self._add_power(milliwatts / 1e3, stamp / 1e6 - ahead)
+            self._power_stamp = stamp
+
+    def _add_power(self, watts: float | None, at: float) -> None:
+        before, self._watts = self._watts, watts
         if watts is None:
             return
-        if last is None or before is None or now - last.at > _LONGEST_STEP_SECONDS:
+        seconds = at - self._watts_at
+        if before is None or not 0 < seconds <= _LONGEST_STEP_SECONDS:
             self.power.clear()
-            self.power.append(PowerPoint(now, 0.0))
         else:
-            added = (before + watts) / 2 * (now - last.at)
-            self.power.append(PowerPoint(now, last.joules + added))
+            self._joules += (before + watts) / 2 * seconds
+        self._watts_at = at
+        if not self.power or at - self.power[-1].at >= STEP_SECONDS * 0.9:
+            self.power.append(PowerPoint(at, self._joules))
+
+    def power_until(self, now: float) -> tuple[PowerPoint, ...]:
+        """The integral up to now, with the last power from its sample on."""
+        points, watts, at = tuple(self.power), self._watts, self._watts_at
+        if watts is None or not points or not 0 < now - at <= 2 * _LONGEST_STEP_SECONDS:
+            return points
+        return (*points, PowerPoint(now, self._joules + watts * (now - at)))
 
     def _follow(self, processes: tuple[GpuProcess, ...] | None) -> None:
         listed = {each.pid for each in processes or ()}

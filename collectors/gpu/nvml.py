@@ -97,9 +97,9 @@ def read(
     optional = OptionalCalls(nvml, errors, str(index))
     partitioned = optional(nvml.nvmlDeviceGetMigMode, handle, default=[0])[0] == 1
     mig_instances = _read_mig_instances(optional, handle) if partitioned else ()
-    samples = _samples(optional, handle, since)
+    busy = samples(optional, handle, _GPU_UTILIZATION, since)
     values = {
-        **_utilization(optional, handle, samples),
+        **_utilization(optional, handle, busy),
         **_memory(optional, handle),
         **_fields(optional, handle),
         **_field_values(optional, handle),
@@ -110,7 +110,7 @@ def read(
         values,
         {mig.instance.uuid: _memory(optional, mig.handle) for mig in mig_instances},
         processes(compute_processes(optional, handle), other_processes(optional, handle)),
-        None if samples is None else tuple(map(_utilization_sample, samples)),
+        None if busy is None else tuple(map(_utilization_sample, busy)),
     )
 
 
@@ -222,28 +222,31 @@ def memory_used(optional: OptionalCalls, handle: Any) -> int | None:
 
 
 _Samples = list[tuple[int, float]]
-"""Epoch microseconds, and the per cent of the time since the sample before."""
+"""Epoch microseconds, and what was measured since the sample before."""
+
+TOTAL_POWER, _GPU_UTILIZATION = 0, 1  # of nvmlSamplingType_t
 
 
-def _samples(optional: OptionalCalls, handle: Any, since: int) -> _Samples | None:
-    """The driver's samples of its utilisation after `since`; None if it takes none.
+def samples(optional: OptionalCalls, handle: Any, kind: int, since: int) -> _Samples | None:
+    """The driver's samples after `since`; None if it takes none.
 
-    It takes one every 200 ms, and keeps those of 14 s on an H100 or H200.
+    On an H100 or H200 it takes one of the utilisation (per cent) every 200 ms and of the power
+    (milliwatts) every 20 ms, and keeps those of 14 and of 2.4 s.
     """
     nvml = optional.nvml
     nothing_new = 0, ()
 
     def ask() -> Any:
         try:
-            return nvml.nvmlDeviceGetSamples(handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since)
+            return nvml.nvmlDeviceGetSamples(handle, kind, since)
         except nvml.NVMLError_NotFound:
             return nothing_new
 
     answer = optional(ask)
     if answer is None or answer[0] >= len(VALUE_TYPES):
         return None
-    kind = VALUE_TYPES[answer[0]]
-    return [(each.timeStamp, getattr(each.sampleValue, kind)) for each in answer[1]]
+    type_ = VALUE_TYPES[answer[0]]
+    return [(each.timeStamp, getattr(each.sampleValue, type_)) for each in answer[1]]
 
 
 def _utilization_sample(sample: tuple[int, float]) -> UtilizationSample:
@@ -255,10 +258,10 @@ def _utilization_sample(sample: tuple[int, float]) -> UtilizationSample:
 
 
 def _utilization(
-    optional: OptionalCalls, handle: Any, samples: _Samples | None
+    optional: OptionalCalls, handle: Any, busy: _Samples | None
 ) -> dict[GpuMetric, float]:
     """The mean of the driver's samples, or else its newest value."""
-    valid = [percent for _, percent in samples or () if 0 <= percent <= 100]
+    valid = [percent for _, percent in busy or () if 0 <= percent <= 100]
     if valid:
         return {UTILIZATION: sum(valid) / len(valid) / 100}
     rates = optional(optional.nvml.nvmlDeviceGetUtilizationRates, handle)

@@ -15,6 +15,7 @@
  *   gpu0.nvmlDeviceGetPowerUsage.hangs 1     the call returns when the line is gone
  *   gpu0.mig0.uuid MIG-...
  *   gpu0.samples 1000:40 1200:60    per cent of time in which the GPU was at work, by microsecond
+ *   gpu0.power_samples 1000:250000    milliwatts, by microsecond
  *   gpu0.gpm 2:0.757 20:100    GPM's values by their number, 0 for others as a driver says; or
  *   gpu0.gpm 100 200      MiB/s sent and received over PCIe, others are not supported
  *   gpu0.gpm1 1:40        those of GPU instance 1
@@ -211,8 +212,8 @@ int nvmlDeviceGetSamples(device_t d, int kind, u64 since, int *type, u32 *count,
                          struct reading *out) {
     char value[4096], *word;
     u32 n = 0, room = *count;
-    int code = text(d, "nvmlDeviceGetSamples", "samples", value, sizeof value);
-    (void)kind;
+    const char *key = kind ? "samples" : "power_samples";
+    int code = text(d, "nvmlDeviceGetSamples", key, value, sizeof value);
     if (code) return code;
     *type = 1; /* unsigned int */
     for (word = strtok(value, " "); word; word = strtok(NULL, " ")) {

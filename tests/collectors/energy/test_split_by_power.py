@@ -59,3 +59,11 @@ def test_power_that_was_not_read_to_the_end_divides_nothing():
     gap = split((0.0, 5.0), (5.0, None), busy=[(5.0, 10.0)], end=8.0)
     by_time = split((0.0, 5.0), (5.0, None), busy=[(5.0, 10.0)], end=8.0, power=False)
     assert gap == by_time
+
+
+def test_gpu_is_shared_only_while_both_hold_it():
+    """Each held all of it while it was alone."""
+    found = split((0.0, 6.0), (4.0, 8.0), busy=[(0.0, 8.0)])
+    assert joules_of(found, A) == pytest.approx(BUSY_WATTS * 5, rel=0.01)
+    assert joules_of(found, B) == pytest.approx(BUSY_WATTS * 3, rel=0.01)
+    assert found.unallocated == pytest.approx(IDLE_WATTS * 2, rel=0.01)

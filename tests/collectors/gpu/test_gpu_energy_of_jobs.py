@@ -42,7 +42,9 @@ def collectors(fake_nvml, host, tmp_path):
     jobs = TwoJobs()
     gpus = GpuCollector(host, GpuOptions(interval=0.02), jobs)
     gpus.start()
-    energy_collector = energy.build(host, energy.EnergyOptions(), {"jobs": jobs, "gpu": gpus})
+    energy_collector = energy.EnergyCollector(
+        host, energy.EnergyOptions(), {"jobs": jobs, "gpu": gpus}
+    )
     yield energy_collector, gpus
     gpus.stop()
 

@@ -126,8 +126,8 @@ def test_no_job_has_busy_seconds_of_a_time_that_it_shares(node):
 def test_processes_under_mps_have_no_busy_seconds(node):
     node.mps = True
     node.run("1", 100.0)
-    node.update(104.0, "1")
-    node.update(150.0, "1")
+    for now in range(104, 151, 2):
+        node.update(float(now), "1")
     assert node.sums("1") == (0, 0, 0, 10.0)
 
 

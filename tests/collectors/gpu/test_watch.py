@@ -1,5 +1,6 @@
 """What ten readings a second see that no reading after it does."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,15 @@ def test_energy_is_also_of_a_job_between_two_readings(fake_nvml, host, run_proce
         assert [share.job for share in collector.gpu_energy()[0].shares] == [JOB]
     finally:
         collector.stop()
+
+
+def test_power_is_integrated_from_the_drivers_samples(fake_nvml, collector, eventually):
+    """A load of 500 W for 40 of each 100 ms, which ten readings a second may not see."""
+    first = int((time.time() - 2) * 1e6)
+    watts = [500 if step % 5 < 2 else 100 for step in range(100)]
+    samples = " ".join(f"{first + 20_000 * n}:{each * 1000}" for n, each in enumerate(watts))
+    fake_nvml.set({"gpu0.power_samples": samples})
+    collector.start()
+    power = eventually(lambda: [each.power for each in collector.gpu_energy() if each.power])[0]
+    (began, before), (ended, later) = power[0], power[-2]
+    assert (later - before) / (ended - began) == pytest.approx(260, rel=0.05)
