@@ -11,6 +11,7 @@ import pytest
 from batchjob.local_runs import record
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client import local_jobs
+from batchjob_cli.job_columns import DEFAULT_KEYS, default_columns
 from batchjob_cli.up.records import open_recorded
 
 
@@ -115,3 +116,10 @@ def test_a_list_imports_what_it_needs(data, arguments):
     argv = [sys.executable, "-c", LIST, *arguments, "--data", str(data)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stderr.split() == []
+
+
+def test_cpus_of_a_changed_allocation_are_those_at_last():
+    row = dict.fromkeys(DEFAULT_KEYS) | {"jobid": "7", "state": "RUNNING", "allocated_cpus": 4.0}
+    (cpus,) = (each for each in default_columns([row], None, short=False) if each.title == "CPUS")
+    assert cpus.cell(row) == "4"
+    assert cpus.cell(row | {"resized_cpu_seconds": 7200.0}) == "4 at last"
