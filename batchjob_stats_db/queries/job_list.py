@@ -157,7 +157,7 @@ def rows_by_ids(
 _Position = tuple[Any, ...]  # (time, id), or (id,) for jobs without that time
 
 
-class _Part(NamedTuple):
+class _ListPart(NamedTuple):
     """Jobs of a list in the order of an index whose last columns are a time and the job's id."""
 
     name: str
@@ -178,13 +178,13 @@ class _Part(NamedTuple):
 
 _job, _share = schema.job.c, schema.job_node.c
 _is_pending = (_job.end_time.is_(None), _job.state == JobState.PENDING.value)
-_WAITING = _Part(
+_WAITING = _ListPart(
     "waiting", (_job.submit_time, _job.id), (*_is_pending, _job.start_time.is_(None)), is_queue=True
 )
-_LIVE = _Part("", (sa.func.coalesce(_job.start_time, _job.submit_time), _job.id), is_queue=True)
-_ENDED = _Part("", (_job.end_time, _job.id))
+_LIVE = _ListPart("", (sa.func.coalesce(_job.start_time, _job.submit_time), _job.id), is_queue=True)
+_ENDED = _ListPart("", (_job.end_time, _job.id))
 _STARTED, _NOT_STARTED = (
-    _Part(name, (_job.start_time, _job.id), has_time=has_time)
+    _ListPart(name, (_job.start_time, _job.id), has_time=has_time)
     for name, has_time in (("started", True), ("not started", False))
 )
 _NEVER_STARTED = _NOT_STARTED._replace(
@@ -203,7 +203,7 @@ _TIME_PARAMETERS: Mapping[str, Any] = {
 """Parameters for a filter's times, which differ in each request: the statement stays the same."""
 
 
-def _indexed_parts(access: Access, which: Filter, key: str) -> Sequence[_Part]:
+def _indexed_parts(access: Access, which: Filter, key: str) -> Sequence[_ListPart]:
     """The parts of the list, one after the other; none if no index has the order."""
     if key == "end_time":
         of_everybody = access.everything and (which.user, which.account, which.node) == (None,) * 3
@@ -232,7 +232,7 @@ def _can_lack_start(which: Filter) -> bool:
 
 
 def _walk(
-    db: Connection, access: Access, which: Filter, parts: Sequence[_Part], descending: bool,
+    db: Connection, access: Access, which: Filter, parts: Sequence[_ListPart], descending: bool,
     page: Page,
 ) -> tuple[list[int], After | None]:  # fmt: skip
     """Read the list part by part; a page may extend over several parts."""
@@ -259,7 +259,7 @@ def _walk(
 
 
 def _walk_part(
-    db: Connection, access: Access, which: Filter, clusters: Sequence[str], part: _Part,
+    db: Connection, access: Access, which: Filter, clusters: Sequence[str], part: _ListPart,
     descending: bool, limit: int, after: After | None,
 ) -> tuple[list[_Position], _Position | None]:  # fmt: skip
     """Positions of matching jobs, and the one up to which the part was read; None: to its end."""
@@ -290,7 +290,7 @@ def _walk_part(
 
 @cached_by_access
 def _queries(
-    access: Access, which: Filter, clusters: Sequence[str], part: _Part, descending: bool,
+    access: Access, which: Filter, clusters: Sequence[str], part: _ListPart, descending: bool,
     after: After | None, *, end: _Position | None = None, most: int = 1, offset: int | None = None,
 ) -> Sequence[sa.Select[Any]]:  # fmt: skip
     """A query for each range of the index, for matching positions after `after`, up to `end`.
