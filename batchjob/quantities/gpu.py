@@ -121,8 +121,9 @@ JOB_GPU_MEMORY_PEAK = _of_job("gpu_memory_peak_bytes", "bytes",
     outlives=True)
 JOB_GPU_PROFILE = {name: _counted(f"gpu_{name}", f"{help} Only while no other job held the GPU, "
     f"which is told up to 40 s late. {_OF_GPM}") for name, help in _PROFILE.items()}
-PROFILE_PEAKS = {f"{name}_peak_ratio": f"{name}_seconds"
-    for name in ("sm_active", "sm_occupancy", "tensor_active", "dram_active")}
+PROFILE_RATIOS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active")
+"""The activities of which the database has the mean and the peak."""
+PROFILE_PEAKS = {f"{name}_peak_ratio": f"{name}_seconds" for name in PROFILE_RATIOS}
 JOB_GPU_PROFILE_PEAKS = {name: _of_job(f"gpu_{name}", "ratio",
     f"Highest value of `batchjob_job_gpu_{of}_total` within one second.", outlives=True)
     for name, of in PROFILE_PEAKS.items()}

@@ -24,9 +24,10 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from batchjob.quantities.gpu import PROFILE_RATIOS
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0013"
+REVISION = "0014"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -242,6 +243,7 @@ job_usage = _table(
     *_integers("gpus"),
     *_floats("gpu_utilization_ratio gpu_busy_seconds gpu_observed_seconds"),
     *_integers("gpu_memory_peak_bytes"),
+    *_floats(" ".join(f"gpu_{name}_ratio" for name in PROFILE_RATIOS)),
     *_usage_columns(ENERGY_COLUMNS),
     has_rowid=True,
 )
@@ -255,6 +257,8 @@ job_gpu = _table(
     *_integers("memory_peak_bytes samples"),
     *_floats("observed_seconds shared_seconds mps_seconds"),
     *_integers("memory_total_bytes"),
+    *_floats("profiled_seconds"),
+    *_floats(" ".join(f"{name}_ratio {name}_peak_ratio" for name in PROFILE_RATIOS)),
 )
 
 job_node_usage = _table(

@@ -108,6 +108,15 @@ class GpuUsage(NamedTuple):
     shared_seconds: float | None = None  # in which others held it too; None: not counted
     mps_seconds: float | None = None
     memory_total_bytes: int | None = None  # installed, or assigned to the instance
+    profiled_seconds: float | None = None  # that the following means cover; None: not measured
+    sm_active_ratio: float | None = None
+    sm_active_peak_ratio: float | None = None
+    sm_occupancy_ratio: float | None = None
+    sm_occupancy_peak_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    tensor_active_peak_ratio: float | None = None
+    dram_active_ratio: float | None = None
+    dram_active_peak_ratio: float | None = None
 
 
 UTILIZATION = gpu.JOB_GPU_UTILIZATION.metric.name
@@ -119,9 +128,21 @@ _UNOBSERVED = gpu.JOB_GPU_UNOBSERVED_SECONDS.name
 _FREE_BUSY = gpu.JOB_FREE_GPU_BUSY_SECONDS.metric.name
 _FREE_OBSERVED = gpu.JOB_FREE_GPU_OBSERVED_SECONDS.metric.name
 
+_PROFILED = gpu.JOB_GPU_PROFILE[gpu.PROFILED_SECONDS].metric.name
+_ACTIVE = {x: gpu.JOB_GPU_PROFILE[f"{x}_seconds"].metric.name for x in gpu.PROFILE_RATIOS}
+_PEAKS = {x: gpu.JOB_GPU_PROFILE_PEAKS[f"{x}_peak_ratio"].metric.name for x in gpu.PROFILE_RATIOS}
+
 GPU_METRICS: Mapping[Statistic, tuple[str, ...]] = {
-    Statistic.TOTAL: (_BUSY, _OBSERVED, _UNOBSERVED, _FREE_BUSY, _FREE_OBSERVED),
-    Statistic.PEAK: (_MEMORY, _MEMORY_PEAK),
+    Statistic.TOTAL: (
+        _BUSY,
+        _OBSERVED,
+        _UNOBSERVED,
+        _FREE_BUSY,
+        _FREE_OBSERVED,
+        _PROFILED,
+        *_ACTIVE.values(),
+    ),
+    Statistic.PEAK: (_MEMORY, _MEMORY_PEAK, *_PEAKS.values()),
     Statistic.MEAN: (UTILIZATION,),
 }
 
@@ -160,7 +181,13 @@ def _identified(series: Series, seconds: float, interval: float) -> Iterator[Gpu
     mps = by_gpu(Statistic.TOTAL, _UNOBSERVED, "mps")
     # Of samples where an exporter has no peak; a peak is the more, since it misses less.
     memory = by_gpu(Statistic.PEAK, _MEMORY) | by_gpu(Statistic.PEAK, _MEMORY_PEAK)
-    for key in sorted(means.keys() | memory.keys() | observed.keys()):
+    profiled = by_gpu(Statistic.TOTAL, _PROFILED)
+    profile: list[dict[_Gpu, float]] = []  # in the order of GpuUsage
+    for name, metric in _ACTIVE.items():
+        sums = by_gpu(Statistic.TOTAL, metric)
+        profile.append({key: min(1.0, sums.get(key, 0.0) / x) for key, x in profiled.items() if x})
+        profile.append(by_gpu(Statistic.PEAK, _PEAKS[name]))
+    for key in sorted(means.keys() | memory.keys() | observed.keys() | profiled.keys()):
         samples = int(counts.get(key, 0))
         if key in observed:
             covered = min(observed[key], seconds)
@@ -170,7 +197,10 @@ def _identified(series: Series, seconds: float, interval: float) -> Iterator[Gpu
             covered, ratio = min(samples * interval, seconds), means.get(key)
             others = None, None
         peak = round(memory[key]) if key in memory else None
-        yield GpuUsage(*key, ratio, peak, samples, covered, *others)
+        active = (each.get(key) for each in profile)
+        yield GpuUsage(
+            *key, ratio, peak, samples, covered, *others, None, profiled.get(key), *active
+        )
 
 
 def _gpu_of(sample: SeriesValue) -> _Gpu:
@@ -224,4 +254,9 @@ def gpu_columns(gpus: Sequence[GpuUsage]) -> dict[str, float | int]:
     memory = [each.memory_peak_bytes for each in gpus if each.memory_peak_bytes is not None]
     if memory:
         values["gpu_memory_peak_bytes"] = max(memory)
+    profiled = [each for each in gpus if each.profiled_seconds and each.sm_active_ratio is not None]
+    seconds = math.fsum(each.profiled_seconds or 0.0 for each in profiled)
+    for name in gpu.PROFILE_RATIOS if profiled else ():
+        sums = ((each.profiled_seconds or 0) * getattr(each, f"{name}_ratio") for each in profiled)
+        values[f"gpu_{name}_ratio"] = math.fsum(sums) / seconds
     return values

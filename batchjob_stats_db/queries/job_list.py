@@ -34,6 +34,7 @@ _SORT_KEYS = (
     "priority", "username", "account", "partition", "qos", "state", "name",
     "allocated_cpus", "allocated_gpus", "allocated_nodes", "allocated_memory_bytes",
     "memory_efficiency", "usage_gpu_utilization_ratio", "usage_gpu_memory_peak_bytes",
+    "usage_gpu_sm_active_ratio", "usage_gpu_tensor_active_ratio", "usage_gpu_dram_active_ratio",
     "usage_io_read_bytes", "usage_io_written_bytes", "usage_throttled_seconds",
     "usage_network_received_bytes", "usage_network_sent_bytes",
 )  # fmt: skip

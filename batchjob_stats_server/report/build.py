@@ -67,6 +67,8 @@ def build_report(
                 row["utilization_ratio"], row["memory_peak_bytes"],
                 _rounded(inputs.gpu_memory.get(row["uuid"] + row["gpu_instance"])),
                 row["observed_seconds"], row["shared_seconds"], row["mps_seconds"],
+                row["sm_active_ratio"], row["sm_active_peak_ratio"], row["sm_occupancy_ratio"],
+                row["tensor_active_ratio"], row["dram_active_ratio"],
             )
             for row in inputs.gpus
         ),

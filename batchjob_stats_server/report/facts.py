@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from batchjob.judgements import AT_LEAST, LOST_STATES, SiteThresholds, thresholds
 from batchjob.schedulers.states import JobState
+from batchjob_stats_db.measure.node_usage import UNIDENTIFIED
 from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report import explain, right_size
 from batchjob_stats_server.report.conditions import FactValue, FactValues
@@ -149,13 +150,26 @@ def _flag(about: str, holds: Callable[[ReportInput], bool]) -> JobFact:
     return JobFact("word", f"{about}: yes or no.", lambda inputs: "yes" if holds(inputs) else "no")
 
 
-def _least_observed(inputs: ReportInput) -> FactValue:
-    """Of counters, which follow up to 40 s late, or of the samples of a gauge."""
-    until, start = inputs.job["usage_until_time"], inputs.job["start_time"]
-    if not inputs.gpus or until is None or start is None or until <= start:
-        return None
-    seconds = min(row["observed_seconds"] or 0.0 for row in inputs.gpus)
-    return min(1.0, float(seconds / (until - start)))
+def _gpu_time(
+    column: str, choose: Callable[[list[float]], float]
+) -> Callable[[ReportInput], FactValue]:
+    """The least or most of a time of the GPUs, relative to the measured time."""
+
+    def value(inputs: ReportInput) -> FactValue:
+        until, start = inputs.job["usage_until_time"], inputs.job["start_time"]
+        if not inputs.gpus or until is None or start is None or until <= start:
+            return None
+        seconds = choose([float(row[column] or 0.0) for row in inputs.gpus])
+        return min(1.0, seconds / float(until - start))
+
+    return value
+
+
+def _untouched_gpus(inputs: ReportInput) -> FactValue:
+    return sum(
+        row["memory_peak_bytes"] is None and not row["uuid"].startswith(UNIDENTIFIED)
+        for row in inputs.gpus
+    )
 
 
 def _threshold(field: Field[Any]) -> JobFact:
@@ -332,7 +346,36 @@ FACTS: Mapping[str, JobFact] = {
         "ratio",
         "Part of the measured time in which the GPU that was observed least was observed while no "
         "other job held it.",
-        _least_observed,
+        _gpu_time("observed_seconds", min),
+    ),
+    "gpu_shared": JobFact(
+        "ratio",
+        "Part of the measured time in which other jobs held a GPU of the job as well.",
+        _gpu_time("shared_seconds", max),
+    ),
+    "gpus_untouched": JobFact(
+        "count", "Known GPUs on which no process of the job was ever seen.", _untouched_gpus
+    ),
+    "gpu_profiled": JobFact(
+        "ratio",
+        "Part of the measured time that `gpu_sm` and the like cover (Hopper and later).",
+        _gpu_time("profiled_seconds", min),
+    ),
+    "gpu_sm": JobFact(
+        "ratio", "Multiprocessors in use, mean.", _job_column("usage_gpu_sm_active_ratio")
+    ),
+    "gpu_sm_when_busy": JobFact(
+        "ratio",
+        "`gpu_sm` / `gpu_ratio`.",
+        _usage_ratio("usage_gpu_sm_active_ratio", lambda m: m.job["usage_gpu_utilization_ratio"]),
+    ),
+    "gpu_tensor": JobFact(
+        "ratio", "Activity of tensor cores, mean.", _job_column("usage_gpu_tensor_active_ratio")
+    ),
+    "gpu_dram": JobFact(
+        "ratio",
+        "Bandwidth of the GPUs' memory in use, mean.",
+        _job_column("usage_gpu_dram_active_ratio"),
     ),
     "gpus_measured": JobFact("count", "GPUs with measurements.", lambda m: len(m.gpus)),
     "gpus_idle": JobFact("count", "GPUs with a mean utilisation below `idle_gpu`.", _idle_gpus),

@@ -128,6 +128,11 @@ class GpuUse:
     observed_seconds: float | None = None  # that the utilisation covers
     shared_seconds: float | None = None  # in which other jobs held the GPU as well
     mps_seconds: float | None = None  # in which processes ran under MPS
+    sm_active_ratio: float | None = None  # of its multiprocessors, and so on; Hopper and later
+    sm_active_peak_ratio: float | None = None  # in one second
+    sm_occupancy_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    dram_active_ratio: float | None = None
 
     @property
     def unknown_reason(self) -> str:

@@ -202,6 +202,15 @@ def _gpu_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
             words.append(f"{size(peak)}{f' of {size(total)}' if total else ''} peak memory")
         if ratio is None:
             words.insert(0, f"utilisation unknown: {gpu.unknown_reason}")
+        words += [
+            f"{share(active)} of {what}"
+            for active, what in (
+                (gpu.sm_active_ratio, "its multiprocessors"),
+                (gpu.tensor_active_ratio, "tensor cores"),
+                (gpu.dram_active_ratio, "memory bandwidth"),
+            )
+            if active is not None
+        ]
         label = f"{gpu.node} GPU {gpu.gpu or gpu.uuid} {gpu.gpu_instance}".strip()
         yield ReportLine(to_printable(label), ", ".join(words), ratio)
     yield from _omitted_line(len(report.gpus))

@@ -36,7 +36,7 @@ LISTED_COLUMNS = (
     "allocated_nodes", "resized_cpu_seconds", "peak_memory_bytes", "exit_code", "exit_signal",
     "exit_code_or_128_more", "usage_samples", "usage_nodes",
     "doubt", "usage_until_time", "usage_doubt", "usage_gpu_utilization_ratio",
-    "usage_memory_limit_bytes",
+    "usage_gpu_sm_active_ratio", "usage_memory_limit_bytes",
     "energy_used_joules", "cpu_efficiency", "cpu_basis",
     "memory_efficiency", "memory_used_bytes", "memory_basis", "memory_short",
 )  # fmt: skip
@@ -215,6 +215,13 @@ def _gpu_cell(row: Row, context: TableContext) -> str:
     return f"{_measured_bar(used, row)}{cells}"
 
 
+def _multiprocessors_cell(row: Row, _: TableContext) -> str:
+    ratio = row["usage_gpu_sm_active_ratio"]
+    return (
+        absent("measured on Hopper and later") if ratio is None else template_filters.percent(ratio)
+    )
+
+
 def _peak_memory_cell(row: Row, _: TableContext) -> str:
     size = row["memory_used_bytes"]
     return absent("not measured") if size is None else template_filters.size(size)
@@ -277,6 +284,7 @@ _STARTED_COLUMNS = {
     ),
     "peak": ListColumn("Peak memory", "usage_memory_peak_bytes", _peak_memory_cell, "n"),
     "gpu": ListColumn("GPU", "usage_gpu_utilization_ratio", _gpu_cell, label="GPU used"),
+    "gpu_sm": ListColumn("SMs", "usage_gpu_sm_active_ratio", _multiprocessors_cell, "n"),
     "cpu_line": ListColumn(COLUMN_TITLES["cpu_line"], "", _sparkline_cell),
     "energy": ListColumn("Energy", "energy_used_joules", _energy_cell, "n"),
     "exit": ListColumn("Exit", "", _exit_cell, "n"),

@@ -12,6 +12,7 @@ OBSERVED = "batchjob_job_gpu_observed_seconds_total"
 UNOBSERVED = "batchjob_job_gpu_unobserved_seconds_total"
 FREE_BUSY = "batchjob_job_free_gpu_busy_seconds_total"
 FREE_OBSERVED = "batchjob_job_free_gpu_observed_seconds_total"
+SM = "batchjob_job_gpu_sm_active"
 GPU_0 = {"gpu": "0", "uuid": "GPU-a", "gpu_instance": ""}
 
 
@@ -37,6 +38,18 @@ def test_utilization_is_busy_time_of_the_time_in_which_the_job_had_the_gpu_alone
     )
     assert found.utilization_ratio == pytest.approx(1 / 3)
     assert (found.observed_seconds, found.shared_seconds, found.mps_seconds) == (1800, 1700, 100)
+
+
+def test_activity_is_that_of_the_profiled_time():
+    peak = SeriesValue(f"{SM}_peak_ratio", {"instance": "n1.example:9400", **GPU_0}, 0.9)
+    (found,) = usages(
+        total(f"{SM}_seconds_total", 300.0, **GPU_0),
+        total("batchjob_job_gpu_profiled_seconds_total", 1200.0, **GPU_0),
+        ((Statistic.PEAK, f"{SM}_peak_ratio"), peak),
+    )
+    assert (found.sm_active_ratio, found.sm_active_peak_ratio) == (0.25, 0.9)
+    assert (found.tensor_active_ratio, found.tensor_active_peak_ratio) == (0.0, None)
+    assert gpu_columns([found])["gpu_sm_active_ratio"] == 0.25
 
 
 def test_gpu_that_was_always_shared_has_no_utilization_but_counts():

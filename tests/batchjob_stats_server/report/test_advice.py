@@ -42,6 +42,28 @@ def elapsed_time(seconds, **more):
     return {"elapsed_seconds": seconds, "end_time": T + seconds, **more}
 
 
+def profiled(ratio, sm, tensor=0.0, dram=0.0):
+    """A job on one GPU of which GPM told how well it was used."""
+    return gpu_usage(
+        ratio,
+        usage_gpu_sm_active_ratio=sm,
+        usage_gpu_tensor_active_ratio=tensor,
+        usage_gpu_dram_active_ratio=dram,
+    )
+
+
+def untouched(job):
+    """The job, with no process on its last GPU."""
+    job["gpus"][-1]["memory_peak_bytes"] = None
+    return job
+
+
+def shared(job):
+    """The job, of which another one held the GPU for half of the time."""
+    job["gpus"][0] |= {"observed_seconds": 3600.0, "shared_seconds": 3600.0}
+    return job
+
+
 def gpu_usage(*ratios, **more):
     devices = [
         {
@@ -126,6 +148,16 @@ EXAMPLES = [
     ("gpu-low", gpu_usage(0.2, 0.2), "", gpu_usage(0.2, 0.6)),
     ("gpu-small-enough", SMALL_GPU, "MIG", gpu_usage(0.2)),
     ("gpu-memory-near-limit", gpu_usage(0.8, gpu_memory={"GPU-0": 30.0 * GIB}), "", gpu_usage(0.8)),
+    # As recorded on an H100: benchmarks/gpu_accuracy.py, `copies`, `one_block`, `fp64`, `fp16`.
+    ("gpu-copies-only", profiled(0.83, sm=0.0, dram=0.014), "Keep data", profiled(0.86, sm=0.0066)),
+    ("gpu-few-multiprocessors", profiled(0.86, sm=0.0066), "larger batches",
+     profiled(0.83, sm=0.0)),
+    ("gpu-tensor-cores-unused", profiled(0.86, sm=0.86), "TF32",
+     profiled(0.96, sm=0.96, tensor=0.9)),
+    ("gpu-memory-bound", profiled(0.89, sm=0.7, dram=0.79), "", profiled(0.89, sm=0.7, dram=0.17)),
+    ("gpu-without-process", {**RUNNING, **untouched(gpu_usage(0.9, 0.0))}, "torchrun",
+     gpu_usage(0.9, 0.0)),
+    ("gpu-shared", shared(gpu_usage(0.8)), "support", gpu_usage(0.8)),
     ("time-limit-reached", {"state": "TIMEOUT", "time_limit_seconds": 7200},
      "Request 4:00:00 (--time=4:00:00).", {"state": "COMPLETED"}),
     ("time-limit-reached",

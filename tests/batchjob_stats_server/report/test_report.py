@@ -36,7 +36,9 @@ JOB = EMPTY | {
 }  # fmt: skip
 GPU = {"node": "n1", "gpu": "0", "uuid": "GPU-a", "gpu_instance": "", "utilization_ratio": 0.8,
        "memory_peak_bytes": 30 * GIB, "samples": 240, "observed_seconds": 7200.0,
-       "shared_seconds": 0.0, "mps_seconds": 0.0}  # fmt: skip
+       "shared_seconds": 0.0, "mps_seconds": 0.0, "profiled_seconds": 7200.0,
+       "sm_active_ratio": 0.6, "sm_active_peak_ratio": 0.9, "sm_occupancy_ratio": 0.3,
+       "tensor_active_ratio": 0.2, "dram_active_ratio": 0.1}  # fmt: skip
 IDLE = {**GPU, "gpu": "1", "uuid": "GPU-b", "utilization_ratio": 0.0}
 WITH_GPU = {"allocated_gpus": 1, "usage_gpus": 1, "usage_gpu_utilization_ratio": 0.8}
 MEMORY = {"GPU-a": 40.0 * GIB, "GPU-b": 40.0 * GIB}
