@@ -11,39 +11,56 @@ from batchjob.runtime.log import LogOnce
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_PAUSE_AFTER_ERROR_SECONDS = 1.0
+
 
 class Loop:
-    """Calls `step`, which returns the seconds to wait before the next call.
+    """Calls `step`, which returns the seconds to wait before the next call; None: until `wake`.
 
-    An exception would end the thread, so `step` must catch what it expects.
+    An exception is logged once, and the next call follows after a second: one odd device or job
+    must not end the thread.
     """
 
-    def __init__(self, name: str, step: Callable[[], float], first_pause: float = 0.0) -> None:
+    def __init__(
+        self, name: str, step: Callable[[], float | None], first_pause: float = 0.0
+    ) -> None:
         self._name = name
         self._step = step
         self._first_pause = first_pause
-        self._stopped = threading.Event()
+        self._woken = threading.Event()
+        self._once = LogOnce(log)
         self._thread: threading.Thread | None = None
-
-    @property
-    def stopping(self) -> bool:
-        return self._stopped.is_set()
+        self.stopping = False
 
     def start(self) -> None:
         """Start; the first step runs after the first pause."""
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
+    def wake(self) -> None:
+        """Step soon, whatever the pause."""
+        self._woken.set()
+
     def stop(self) -> None:
         """Stop the thread; if it hangs in its step, it is abandoned (it is a daemon thread)."""
-        self._stopped.set()
+        self.stopping = True
+        self._woken.set()
         if self._thread is not None:
             self._thread.join(timeout=2)
 
     def _run(self) -> None:
-        pause = self._first_pause
-        while not self._stopped.wait(pause):
-            pause = self._step()
+        self._woken.wait(self._first_pause)
+        while not self.stopping:
+            self._woken.clear()
+            if not self.stopping:  # it may have been set after the check, and before it was cleared
+                self._woken.wait(self._try_step())
+
+    def _try_step(self) -> float | None:
+        try:
+            return self._step()
+        except Exception as error:
+            self._once.warning("step", "%s: %s: %s", self._name, type(error).__name__, error)
+            return _PAUSE_AFTER_ERROR_SECONDS
 
 
 class Observed(NamedTuple, Generic[T]):
@@ -102,7 +119,6 @@ class Refresher(Loop, Generic[T]):
         self.pause = first_pause
         self._consecutive_failures = 0
         self._published: Observed[T] | None = None
-        self._once = LogOnce(log)
 
     def latest(self) -> Observed[T] | None:
         """The last value; None if there is none or it has expired."""

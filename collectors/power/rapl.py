@@ -177,11 +177,8 @@ class Rapl(BackgroundCollector):
         return max(_MIN_INTERVAL_SECONDS, min([self._options.interval, *half_range_seconds]))
 
     def _step(self) -> float:
-        try:
-            self.read_totals()
-            self._save()
-        except Exception as error:  # an unexpected tree must not end the thread
-            self._once.warning("step", "rapl: %s: %s", type(error).__name__, error)
+        self.read_totals()
+        self._save()
         return self.interval()
 
     def _scan(self) -> None:
