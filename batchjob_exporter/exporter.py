@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from batchjob.runtime.log import LogOnce
-from collectors.collector import Awaited, Collector
+from collectors.collector import Collector, SlowToStart
 from collectors.metric import Labels, Metric, MetricFamily, labels
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Exporter:
         """Return when all collectors have first values, after `seconds` at the latest."""
         deadline = time.monotonic() + seconds
         for collector in self.collectors:
-            if isinstance(collector, Awaited):
+            if isinstance(collector, SlowToStart):
                 collector.wait(deadline - time.monotonic())
 
     def stop(self) -> None:

@@ -52,11 +52,11 @@ def _render_samples(family: MetricFamily) -> bytes:
         text = "".join([_column_lines(name, column) for column in family.columns()])
     else:
         # `+` turns True into 1.
-        text = "".join([f"{name}{{{of}}} {+number!r}\n" for of, number in family.samples])
+        text = "".join([f"{name}{{{labels}}} {+number!r}\n" for labels, number in family.samples])
     # Numbers in Python's spelling, or no labels.
     if "inf\n" in text or "nan\n" in text or "{} " in text:
         samples = family.samples or family.all_samples()
-        text = "".join(_sample_line(name, of, number) for of, number in samples)
+        text = "".join(_sample_line(name, labels, number) for labels, number in samples)
     return text.encode(errors="replace")
 
 
@@ -65,8 +65,8 @@ def _column_lines(name: str, column: MetricColumn) -> str:
     end = f",{shared}}} " if shared else "} "
     return "".join(
         [
-            f"{begin}{of}{end}{+number!r}\n"
-            for of, number in zip(column.labels, column.values, strict=True)
+            f"{begin}{labels}{end}{+number!r}\n"
+            for labels, number in zip(column.labels, column.values, strict=True)
         ]
     )
 

@@ -48,30 +48,29 @@ def _print_once(settings: ExporterSettings) -> int:
         body = exposition.render(exporter.collect())
     finally:
         exporter.stop()
-    return run_with_stdout("batchjob_exporter", lambda: _write_stdout(body))
 
+    def write() -> int:
+        sys.stdout.buffer.write(body)
+        return 0
 
-def _write_stdout(body: bytearray) -> int:
-    sys.stdout.buffer.write(body)
-    return 0
+    return run_with_stdout("batchjob_exporter", write)
 
 
 def _check_settings(settings: ExporterSettings) -> int:
     """Report all errors. Flags and file have been parsed already."""
-    errors = []
-    try:
-        WebAccess(settings.web.config_file)
-    except SettingsError as error:
-        errors.append(str(error))
-    try:
-        build_exporter(settings).stop()
-    except SettingsError as error:
-        errors.append(str(error))
-    for each in errors:
-        print(f"batchjob_exporter: {each}", file=sys.stderr)
-    if not errors:
+    status = 0
+    for check in (
+        lambda: WebAccess(settings.web.config_file),
+        lambda: build_exporter(settings).stop(),
+    ):
+        try:
+            check()
+        except SettingsError as error:
+            print(f"batchjob_exporter: {error}", file=sys.stderr)
+            status = 2
+    if not status:
         print("ok")
-    return 2 if errors else 0
+    return status
 
 
 def _serve(settings: ExporterSettings) -> int:

@@ -19,7 +19,7 @@ from batchjob_exporter.web.addresses import (
     remove_socket_files,
 )
 from batchjob_exporter.web.auth import RequestHandler, WebAccess, require_bearer
-from batchjob_exporter.web.server import ConnectionLimits, HttpServer
+from batchjob_exporter.web.server import HttpServer
 from batchjob_exporter.web.site import MetricsSite
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ class ExporterService:
                 "anybody who can reach this node can read what its jobs do: set "
                 "--web.allow-from, or authentication in --web.config.file"
             )
-        limits = ConnectionLimits(web.max_requests, web.allow_from)
-        self._server = HttpServer(self.sockets, self.web, limits)
+        self._server = HttpServer(self.sockets, self.web, web.max_requests, web.allow_from)
         self._answered_before: set[socket.socket] = set()
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
-from batchjob.runtime.background import Loop, Refresher
+from batchjob.runtime.background import Loop
 from collectors.host import Host
 from collectors.metric import Metric, MetricFamily
 
@@ -30,7 +30,7 @@ class Collector(Protocol):
 class BackgroundCollector:
     """A collector whose threads run from its start to its stop; some have none."""
 
-    threads: Sequence[Loop | Refresher[Any]] = ()
+    threads: Sequence[Loop] = ()
 
     def start(self) -> None:
         for thread in self.threads:
@@ -42,7 +42,7 @@ class BackgroundCollector:
 
 
 @runtime_checkable
-class Awaited(Protocol):
+class SlowToStart(Protocol):
     """A collector whose first values are available only some time after its start."""
 
     def wait(self, seconds: float) -> None:

@@ -19,23 +19,16 @@ def listen_address(value: Any) -> str:
     """Check the text of `--web.listen-address`; raises ValueError."""
     if isinstance(value, str) and value.startswith("unix:/"):
         return value
-    try:
-        if _is_valid_host(address(value).host):
+    with contextlib.suppress(ValueError):
+        host = address(value).host
+        if not host or host.replace("-", "").replace(".", "").isalnum():
             return str(value)
-    except ValueError:
-        pass
+        ipaddress.ip_address(host.partition("%")[0])
+        return str(value)
     raise ValueError(
         f"expected :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH with a port up to 65535, "
         f"got {value!r}"
     )
-
-
-def _is_valid_host(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return not host or host.replace("-", "").replace(".", "").isalnum()
-    return True
 
 
 def open_listeners(addresses: tuple[str, ...]) -> list[socket.socket]:

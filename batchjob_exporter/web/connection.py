@@ -1,7 +1,8 @@
 """The life of a connection, as a generator that never blocks.
 
 It yields a `Wait` when the client is not ready, and an `HttpRequest` when one is complete; the
-server resumes it when the socket is ready, or with the rendered response.
+server resumes it when the socket is ready, or with the rendered response, and throws TimeoutError
+into it at its deadline.
 """
 
 import socket
@@ -73,10 +74,6 @@ class Wait(NamedTuple):
 
     events: int
     deadline: float
-
-
-class TimedOut(Exception):
-    """The client took too long; thrown into the generator at its deadline."""
 
 
 class Answer(NamedTuple):
@@ -171,7 +168,7 @@ class HttpConnection:
                 data = yield from self._retry_when_ready(
                     partial(self._stream.receive, _RECEIVE_BYTES), deadline
                 )
-            except TimedOut:
+            except TimeoutError:
                 if not buffer:
                     return None
                 raise RequestRefused(

@@ -17,13 +17,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import NamedTuple
 
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.values import Network
 from batchjob_exporter.web.addresses import client_key, is_allowed
 from batchjob_exporter.web.auth import WebAccess
-from batchjob_exporter.web.connection import Answer, ClientTimeouts, HttpConnection, TimedOut, Wait
+from batchjob_exporter.web.connection import Answer, ClientTimeouts, HttpConnection, Wait
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, render_response, text_response
 from batchjob_exporter.web.workers import HEALTH_PATHS, RequestWorkers
 
@@ -38,14 +37,6 @@ _OVERLOADED = text_response(
 _TOO_MANY = text_response(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", "1"))
 
 
-class ConnectionLimits(NamedTuple):
-    """The limits on clients."""
-
-    requests: int = 40  # answered or queued at the same time, plus one per address; 0: no limit
-    allow_from: tuple[Network, ...] = ()
-    timeouts: ClientTimeouts = ClientTimeouts()
-
-
 class HttpServer:
     """Serves `web` on the given listening sockets, which it closes at the end."""
 
@@ -53,11 +44,16 @@ class HttpServer:
         self,
         listeners: Sequence[socket.socket],
         web: WebAccess,
-        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # immutable
+        max_requests: int = 40,
+        allow_from: tuple[Network, ...] = (),
+        timeouts: ClientTimeouts = ClientTimeouts(),  # noqa: B008  # immutable
     ) -> None:
+        """`max_requests`: answered or queued at a time, plus one per address; 0: no limit."""
         self._listeners = listeners
         self._web = web
-        self._limits = limits
+        self._max_requests = max_requests
+        self._allow_from = allow_from
+        self._timeouts = timeouts
         self._selector = selectors.DefaultSelector()
         self._wakeup_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Connections waiting for their client, with deadlines; the one waiting longest comes first.
@@ -116,7 +112,10 @@ class HttpServer:
         self._selector.close()
 
     def _process_events(self) -> None:
-        for key, _ in self._selector.select(self._seconds_until_deadline()):
+        # Until the first deadline of a client; without clients, as long as it takes.
+        deadline = min(self._waiting.values(), default=None)
+        timeout = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        for key, _ in self._selector.select(timeout):
             if isinstance(key.data, HttpConnection):
                 # A connection dropped to make room may still have an event in this batch.
                 if key.data in self._waiting:
@@ -129,12 +128,6 @@ class HttpServer:
         self._expire_connections()
         if self._stopping:
             self._close_all()
-
-    def _seconds_until_deadline(self) -> float | None:
-        """Seconds until the first deadline of a client; None without clients."""
-        if not self._waiting:
-            return None
-        return max(min(self._waiting.values()) - time.monotonic(), 0.0)
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_MAX_ACCEPTS_AT_ONCE):
@@ -164,7 +157,7 @@ class HttpServer:
                 time.sleep(0.1)
 
     def _admit(self, client: socket.socket, peer: str) -> None:
-        if not is_allowed(peer, self._limits.allow_from):
+        if not is_allowed(peer, self._allow_from):
             self._once.warning(peer, "refused %s: not in --web.allow-from", peer)
             client.close()
             return
@@ -178,13 +171,14 @@ class HttpServer:
         if client.family != socket.AF_UNIX:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream = self._web.wrap(client)
-        connection = HttpConnection(stream, client_key(peer), self._limits.timeouts)
+        connection = HttpConnection(stream, client_key(peer), self._timeouts)
         self._resume(connection, connection.resume)
 
     def _resume(self, connection: HttpConnection, step: Callable[[], Wait | HttpRequest]) -> None:
         """Resume the connection until it waits for its client or for an answer."""
         try:
-            self._end_wait(connection)
+            if self._waiting.pop(connection, None) is not None:
+                self._selector.unregister(connection.socket)
             yielded = step()
             may_answer = True  # once: a client that pipelines must not occupy this thread
             while isinstance(yielded, HttpRequest) and (
@@ -197,7 +191,7 @@ class HttpServer:
                 self._waiting[connection] = yielded.deadline
                 if connection.unsent_bytes:
                     self._limit_unsent_bytes()
-        except (StopIteration, TimedOut):
+        except (StopIteration, TimeoutError):
             self._drop(connection)
         except OSError as error:
             log.debug("connection ended: %s", error)
@@ -211,24 +205,22 @@ class HttpServer:
         self, connection: HttpConnection, request: HttpRequest, may_answer: bool
     ) -> Answer | None:
         """Queue the request; returns the answer if there is no room, or if it needs no worker."""
-        client = connection.client
+        client, queued = connection.client, (connection, request)
         if self._web.needs_verification(request):
-            if not self._workers.queue_log_in(connection, request):
+            if not self._workers.log_ins.put(client, queued):
                 return _refusal(request, _TOO_MANY)
         elif may_answer and request.path in HEALTH_PATHS:
             return self._workers.build_answer(request)
         else:
             # A client without a pending request is accepted even if the server is full: other
             # clients must not occupy all places.
-            refused = self._is_full() and self._unanswered[client]
-            if refused or not self._workers.queue_request(connection, request):
+            being_answered = self._unanswered.total() - self._workers.log_ins.lengths().total()
+            is_full = 0 < self._max_requests <= being_answered
+            refused = is_full and self._unanswered[client]
+            if refused or not self._workers.requests.put(client, queued):
                 return _refusal(request, _OVERLOADED)
         self._unanswered[client] += 1
         return None
-
-    def _is_full(self) -> bool:
-        being_answered = self._unanswered.total() - self._workers.count_waiting_log_ins().total()
-        return 0 < self._limits.requests <= being_answered
 
     def _send_answers(self) -> None:
         while self._answers:
@@ -250,11 +242,7 @@ class HttpServer:
         now = time.monotonic()
         for connection in [c for c, deadline in self._waiting.items() if deadline <= now]:
             if connection in self._waiting:
-                self._resume(connection, partial(connection.steps.throw, TimedOut()))
-
-    def _end_wait(self, connection: HttpConnection) -> None:
-        if self._waiting.pop(connection, None) is not None:
-            self._selector.unregister(connection.socket)
+                self._resume(connection, partial(connection.steps.throw, TimeoutError()))
 
     def _drop(self, connection: HttpConnection) -> None:
         self._waiting.pop(connection, None)
@@ -265,7 +253,7 @@ class HttpServer:
 
     def _close_longest_waiting(self) -> bool:
         """Close a connection of the client that has most; False if there is none to close."""
-        connections = self._workers.count_waiting_log_ins()
+        connections = self._workers.log_ins.lengths()
         connections.update(connection.client for connection in self._waiting)
         if not connections:
             return False
@@ -277,9 +265,10 @@ class HttpServer:
         )
         longest = next((each for each in self._waiting if each.client == client), None)
         if longest is None:
-            longest = self._workers.withdraw_log_in(client)
-            if longest is None:
+            withdrawn = self._workers.log_ins.withdraw(client)
+            if withdrawn is None:
                 return False  # a worker has just taken it
+            longest, _ = withdrawn
             self._count_answered(longest.client)
         self._drop(longest)
         return True

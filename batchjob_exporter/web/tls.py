@@ -4,9 +4,10 @@ import ipaddress
 import os
 import socket
 import ssl
+from collections.abc import Callable
 from http import HTTPStatus
 from selectors import EVENT_READ, EVENT_WRITE
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
@@ -14,9 +15,6 @@ from batchjob.secret_files import SecretFileError, check_private_key
 from batchjob_exporter.web.config import Tls
 from batchjob_exporter.web.connection import Stream, WouldBlock
 from batchjob_exporter.web.message import render_response, text_response
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _VERSIONS = {
     "TLS10": ssl.TLSVersion.TLSv1,
@@ -86,9 +84,13 @@ class TlsStream(Stream):
             _translate_would_block(self.socket.do_handshake)
         except ssl.SSLError as error:
             if error.reason == "HTTP_REQUEST":
-                self._answer_plain_http()
+                said = text_response(HTTPStatus.BAD_REQUEST, "this port speaks HTTPS")
+                os.write(self.socket.fileno(), render_response(said, keep_alive=False))
             raise
-        if self._allowed_sans and not self._has_allowed_san():
+        names: Any = (self.socket.getpeercert() or {}).get("subjectAltName", ())
+        if self._allowed_sans and not any(
+            _normalize_san(*pair) in self._allowed_sans for pair in names
+        ):
             raise PermissionError("the client certificate has no name in client_allowed_sans")
 
     def receive(self, size: int) -> bytes:
@@ -97,18 +99,8 @@ class TlsStream(Stream):
     def send(self, data: memoryview) -> int:
         return _translate_would_block(lambda: self.socket.send(data), EVENT_WRITE)
 
-    def _has_allowed_san(self) -> bool:
-        names: Any = (self.socket.getpeercert() or {}).get("subjectAltName", ())
-        return any(_normalize_san(*pair) in self._allowed_sans for pair in names)
 
-    def _answer_plain_http(self) -> None:
-        answer = render_response(
-            text_response(HTTPStatus.BAD_REQUEST, "this port speaks HTTPS"), keep_alive=False
-        )
-        os.write(self.socket.fileno(), answer)
-
-
-def _translate_would_block(operation: "Callable[[], T]", blocked_on: int = EVENT_READ) -> T:
+def _translate_would_block(operation: Callable[[], T], blocked_on: int = EVENT_READ) -> T:
     """Call an operation; raises WouldBlock. TLS may have to read before it can write."""
     try:
         return operation()

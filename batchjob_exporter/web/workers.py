@@ -104,8 +104,9 @@ class RequestWorkers:
         self._web = web
         self._max_waiting = max_waiting
         self._deliver = deliver
-        self._log_in_queue: RoundRobinQueue[_QueuedRequest] = RoundRobinQueue(_MAX_WAITING_LOG_INS)
-        self._request_queue: RoundRobinQueue[_QueuedRequest] = RoundRobinQueue(max_waiting)
+        # Requests whose password must be checked first, and all others.
+        self.log_ins: RoundRobinQueue[_QueuedRequest] = RoundRobinQueue(_MAX_WAITING_LOG_INS)
+        self.requests: RoundRobinQueue[_QueuedRequest] = RoundRobinQueue(max_waiting)
         self._closed = False
         self.threads = [
             threading.Thread(
@@ -120,28 +121,11 @@ class RequestWorkers:
     def close(self) -> None:
         """Accept no more requests; the threads end when the waiting ones have been answered."""
         self._closed = True
-        self._log_in_queue.close()
-        self._request_queue.close()
-
-    def queue_request(self, connection: HttpConnection, request: HttpRequest) -> bool:
-        """Queue a request; False if there is no room for it."""
-        return self._request_queue.put(connection.client, (connection, request))
-
-    def queue_log_in(self, connection: HttpConnection, request: HttpRequest) -> bool:
-        """Queue a request whose password must be checked first; False if there is no room."""
-        return self._log_in_queue.put(connection.client, (connection, request))
-
-    def count_waiting_log_ins(self) -> Counter[Hashable]:
-        """The number of requests of each client whose password waits to be checked."""
-        return self._log_in_queue.lengths()
-
-    def withdraw_log_in(self, client: Hashable) -> HttpConnection | None:
-        """Take back the last of a client's requests that wait for this; None if there is none."""
-        withdrawn = self._log_in_queue.withdraw(client)
-        return withdrawn[0] if withdrawn else None
+        self.log_ins.close()
+        self.requests.close()
 
     def _answer_requests(self) -> None:
-        while (queued := self._request_queue.get()) is not None:
+        while (queued := self.requests.get()) is not None:
             self._answer_request(*queued)
 
     def _answer_request(self, connection: HttpConnection, request: HttpRequest) -> None:
@@ -178,7 +162,7 @@ class RequestWorkers:
     def _check_log_ins(self) -> None:
         """Check one password at a time, by address in turn; guesses take at most half of a CPU."""
         failed_clients: dict[str, None] = {}
-        while (queued := self._log_in_queue.get()) is not None:
+        while (queued := self.log_ins.get()) is not None:
             connection, request = queued
             # A scraper that gave up waiting is still verified, so that its next request is answered
             # at once.
@@ -192,9 +176,7 @@ class RequestWorkers:
                 log.exception("a password cannot be verified")
                 password_valid = False
             check_seconds = time.monotonic() - started
-            if request.path in HEALTH_PATHS or not self._request_queue.put(
-                connection.client, queued
-            ):
+            if request.path in HEALTH_PATHS or not self.requests.put(connection.client, queued):
                 self._answer_request(connection, request)  # needs no worker, or the server stops
             if not password_valid and not self._closed:
                 failed_clients[connection.client] = None

@@ -14,7 +14,6 @@ from batchjob_exporter.web.message import (
     render_response,
     text_response,
 )
-from batchjob_exporter.web.server import ConnectionLimits
 from benchmarks.http_servers.shared import (
     HEAD_BYTES,
     HEAD_SECONDS,
@@ -31,9 +30,7 @@ _WORKERS = 4
 class Streams:
     """Coroutines, and a few threads that make the answers."""
 
-    def __init__(
-        self, listeners: Sequence[socket.socket], web: WebAccess, limits: ConnectionLimits
-    ) -> None:
+    def __init__(self, listeners: Sequence[socket.socket], web: WebAccess, *limits: object) -> None:
         del limits
         self._listeners, self._web = listeners, web
         self._places, self._log_ins = Places(), threading.Lock()

@@ -10,7 +10,6 @@ from typing import Any
 
 from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.message import RequestRefused, parse_request
-from batchjob_exporter.web.server import ConnectionLimits
 from benchmarks.http_servers.shared import (
     HEAD_SECONDS,
     IDLE_SECONDS,
@@ -86,9 +85,7 @@ class _Server(ThreadingMixIn, HTTPServer):
 class Threads:
     """As `batchjob_exporter.web.server.HttpServer`."""
 
-    def __init__(
-        self, listeners: Sequence[socket.socket], web: WebAccess, limits: ConnectionLimits
-    ) -> None:
+    def __init__(self, listeners: Sequence[socket.socket], web: WebAccess, *limits: object) -> None:
         del limits
         self._servers = [_Server(listener, web) for listener in listeners]
 

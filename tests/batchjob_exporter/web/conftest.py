@@ -10,7 +10,7 @@ from batchjob_exporter.web.addresses import open_listeners
 from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.connection import ClientTimeouts
 from batchjob_exporter.web.message import text_response
-from batchjob_exporter.web.server import ConnectionLimits, HttpServer
+from batchjob_exporter.web.server import HttpServer
 from tests.batchjob_exporter.web.raw_http import read_all
 from tests.helpers.waiting import scaled
 
@@ -25,7 +25,7 @@ def serve():
     ):
         sockets = open_listeners(("127.0.0.1:0",))
         limits.setdefault("timeouts", ClientTimeouts(head=5, idle=5, send=5, linger=2))
-        server = HttpServer(sockets, web or WebAccess("", answer), ConnectionLimits(**limits))
+        server = HttpServer(sockets, web or WebAccess("", answer), **limits)
         address = sockets[0].getsockname()
         server.start()
         started.append(server)

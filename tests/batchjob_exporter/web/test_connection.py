@@ -13,7 +13,6 @@ from batchjob_exporter.web.connection import (
     Answer,
     ClientTimeouts,
     HttpConnection,
-    TimedOut,
     Wait,
     WouldBlock,
 )
@@ -103,7 +102,7 @@ def test_deadline_gets_408_only_within_a_request(received, status):
     connection = HttpConnection(stream, "", ClientTimeouts(head=3.0), clock=lambda: 7.0)
     assert connection.resume() == Wait(EVENT_READ, 10.0)
     with pytest.raises(StopIteration):
-        connection.steps.throw(TimedOut())
+        connection.steps.throw(TimeoutError())
     assert stream.sent.split(b"\r\n")[0] == status
     connection.close()
     stream.close()

@@ -15,7 +15,7 @@ from batchjob_exporter.web.addresses import is_answering, open_listeners
 from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.connection import ClientTimeouts
 from batchjob_exporter.web.message import HttpResponse, text_response
-from batchjob_exporter.web.server import ConnectionLimits, HttpServer
+from batchjob_exporter.web.server import HttpServer
 from tests.batchjob_exporter.web.raw_http import (
     GET,
     GET_KEEP_ALIVE,
@@ -226,10 +226,11 @@ def test_is_answering(serve, tmp_path):
         server.start()
         assert is_answering(listener, 10)
         server.stop()
-    strangers = ConnectionLimits(allow_from=(ip_network("192.0.2.0/24"),))
     (listener,) = open_listeners(("127.0.0.1:0",))
     server = HttpServer(
-        [listener], WebAccess("", lambda request: text_response(HTTPStatus.OK, "well")), strangers
+        [listener],
+        WebAccess("", lambda request: text_response(HTTPStatus.OK, "well")),
+        allow_from=(ip_network("192.0.2.0/24"),),
     )
     server.start()
     assert is_answering(listener, 10)

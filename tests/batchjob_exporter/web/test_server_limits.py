@@ -56,7 +56,7 @@ def test_requests_above_the_limit_get_503(serve, connect, send_request):
         assert go.wait(scaled(10))
         return text_response(HTTPStatus.OK, "late")
 
-    address = serve(answer, requests=3)
+    address = serve(answer, max_requests=3)
     waiting = [connect(address) for _ in range(3)]
     for client in waiting:
         client.sendall(GET)
@@ -181,7 +181,7 @@ def test_one_address_cannot_use_all_request_places(serve, connect, send_request)
         assert request.path != "/wait" or go.wait(scaled(10))
         return text_response(HTTPStatus.OK, request.path)
 
-    address = serve(answer, requests=2)
+    address = serve(answer, max_requests=2)
     crowd = [connect(address, "127.0.0.2") for _ in range(3)]
     for client in crowd[:2]:
         client.sendall(GET.replace(b"/x", b"/wait"))
