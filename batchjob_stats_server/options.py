@@ -36,7 +36,7 @@ from batchjob_stats_db.database.access import LEVELS
 from batchjob_stats_db.poller.options import DatabaseOptions, TsdbOptions, read_secret_option
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_server.report.log_links import parse_log_address
-from collectors.emissions.options import EmissionsOptions
+from collectors.emissions.site_factors import EmissionsOptions
 
 _SHORTEST_SECRET = 16
 SECRET_HEADER = "X-Batchjob-Secret"  # noqa: S105 (a name)

@@ -1,9 +1,8 @@
 """Exposes emission factors as metrics and provides them to the energy collector."""
 
 from collectors.collector import CollectorModule
-from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.providers.registry import credit
-from collectors.emissions.site_factors import SiteFactors
+from collectors.emissions.site_factors import EmissionsOptions, SiteFactors
 from collectors.metric import Metric, MetricFamily, join, labels
 
 # fmt: off

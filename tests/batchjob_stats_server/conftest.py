@@ -27,7 +27,7 @@ from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
 from batchjob_stats_server.options import AuthOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
-from collectors.emissions.options import EmissionsOptions
+from collectors.emissions.site_factors import EmissionsOptions
 from tests.batchjob_stats_server.authority import Authority, pem
 
 NOW = 1_775_300_000

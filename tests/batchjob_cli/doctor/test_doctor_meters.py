@@ -9,7 +9,7 @@ import pytest
 
 from batchjob_cli.doctor.command import examine, run
 from batchjob_cli.doctor.finding import ExaminedNode
-from collectors.emissions.options import EmissionsOptions
+from collectors.emissions.site_factors import EmissionsOptions
 from collectors.power.ipmi.collector import IpmiOptions
 from collectors.power.ipmi.in_band import IpmiDevice
 from collectors.power.redfish.collector import RedfishOptions

@@ -11,9 +11,8 @@ import pytest
 
 from batchjob.runtime.settings import SettingsError, build_section
 from collectors.emissions.collector import AGE, COLLECTOR, ERRORS, ESTIMATED, FACTOR, INFO, METRICS
-from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.providers.provider import REASONS
-from collectors.emissions.site_factors import SiteFactors, parse_retry_after
+from collectors.emissions.site_factors import EmissionsOptions, SiteFactors, parse_retry_after
 from collectors.host import Host
 from tests.helpers.clock import Clock
 from tests.helpers.waiting import scaled, until

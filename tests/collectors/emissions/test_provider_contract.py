@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.runtime.settings import SettingsError
-from collectors.emissions.options import EmissionsOptions
 from collectors.emissions.providers.provider import FactorError, ProviderAccess
 from collectors.emissions.providers.registry import PROVIDERS, credit, split_provider_zone
 from collectors.emissions.providers.stats_server import SCOPES
-from collectors.emissions.site_factors import SiteFactors
+from collectors.emissions.site_factors import EmissionsOptions, SiteFactors
 
 NOW = datetime.fromisoformat("2024-05-02T14:40:00+02:00").timestamp()
 PAGE = (Path(__file__).parents[3] / "docs/emissions.md").read_text()
