@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from batchjob.runtime.background import Loop
 from batchjob.runtime.log import LogOnce
@@ -30,7 +30,6 @@ from collectors.power.meter import (
 )
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 # How long a BMC may take for its first answer before a lower-ranked meter is chosen.
 _STARTUP_SECONDS = 30.0
@@ -64,9 +63,10 @@ class EnergyCollector(BackgroundCollector):
         self._meter_sources = {
             n: each for n, each in built.items() if isinstance(each, MeterSource)
         }
-        self._jobs = _first_or_none(x for x in built.values() if isinstance(x, JobsView))
-        self._gpus = _first_or_none(x for x in built.values() if isinstance(x, GpuEnergySource))
-        self._factors = _first_or_none(x for x in built.values() if isinstance(x, CurrentFactors))
+        others = built.values()
+        self._jobs = next((x for x in others if isinstance(x, JobsView)), None)
+        self._gpus = next((x for x in others if isinstance(x, GpuEnergySource)), None)
+        self._factors = next((x for x in others if isinstance(x, CurrentFactors)), None)
         self._state_directory = host.state_directory
         self._boot_id = state.boot_id(host.procfs)
         self._saved_state: dict[str, Any] | None = None
@@ -157,20 +157,22 @@ class EnergyCollector(BackgroundCollector):
         if self.ledger is not None and self._meter is not None:
             if self.ledger.last_snapshot is None:
                 self.ledger.last_snapshot = self._first_snapshots[self._meter.name]
-            self.ledger.includes_gpus = self._includes_gpus()
+            setting = self._options.gpus_included
+            usual = self._meter.includes_gpus
+            self.ledger.includes_gpus = usual if setting == "auto" else setting == "yes"
             self.ledger.max_gap_seconds = 3 * max(self._meter.period, self._options.interval)
 
     def _open_ledger(self, meter: str) -> Ledger:
         """The ledger of the last run if it belongs to this meter, else a new one."""
-        if self._saved_state is not None:
-            ledger = Ledger(IdlePower(self._options.idle_watts))
-            try:
-                checkpoint.restore(self._saved_state, self._boot_id, meter, ledger)
-            except ValueError as error:
-                log.warning("energy counters start from zero: %s", error)
-            else:
-                return ledger
-        return Ledger(IdlePower(self._options.idle_watts))
+        ledger = Ledger(IdlePower(self._options.idle_watts))
+        if self._saved_state is None:
+            return ledger
+        try:
+            checkpoint.restore(self._saved_state, self._boot_id, meter, ledger)
+        except ValueError as error:
+            log.warning("energy counters start from zero: %s", error)
+            return Ledger(IdlePower(self._options.idle_watts))
+        return ledger
 
     def _record_gpus(self) -> None:
         """Keep the readings of GPUs until a meter is chosen: jobs may end before."""
@@ -208,11 +210,6 @@ class EnergyCollector(BackgroundCollector):
     def _current_factors(self) -> Iterable[EmissionFactor]:
         return self._factors.current() if self._factors else ()
 
-    def _includes_gpus(self) -> bool:
-        assert self._meter is not None
-        setting = self._options.gpus_included
-        return self._meter.includes_gpus if setting == "auto" else setting == "yes"
-
     def _load_state(self) -> dict[str, Any] | None:
         if not self._state_directory:
             return None
@@ -246,10 +243,6 @@ class EnergyCollector(BackgroundCollector):
         if overdue > 3 * self._meter.period:
             return interval
         return min(interval, max(_POLL_SECONDS, -overdue))
-
-
-def _first_or_none(items: Iterable[T]) -> T | None:
-    return next(iter(items), None)
 
 
 COLLECTOR = CollectorModule(EnergyOptions, METRICS, EnergyCollector)

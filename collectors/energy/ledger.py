@@ -11,7 +11,6 @@ from collectors.emissions.providers.provider import EmissionFactor
 from collectors.energy.split import (
     NodeSnapshot,
     Split,
-    busy_seconds,
     carry_over,
     cpu_claims,
     gpu_claims,
@@ -47,13 +46,9 @@ class IdlePower:
 
     def watts(self, epoch: float) -> float | None:
         """The current idle power; None while it is not known."""
-        if self.configured is not None:
+        if self.configured is not None or self.learned is None:
             return self.configured
-        if self.learned is None:
-            return None
-        watts, learned_at = self.learned
-        days = max(0.0, epoch - learned_at) / _DAY_SECONDS
-        return watts * (1 + _RISE_PER_DAY * days)
+        return _learned_watts(self.learned, epoch)
 
     def joules(self, seconds: float, epoch: float) -> float:
         return (self.watts(epoch) or 0.0) * seconds
@@ -69,9 +64,14 @@ class IdlePower:
             return
         mean = self._joules / self._seconds
         self._joules = self._seconds = 0.0
-        current = None if self.learned is None else IdlePower(learned=self.learned).watts(epoch)
-        if current is None or mean <= current:
+        if self.learned is None or mean <= _learned_watts(self.learned, epoch):
             self.learned = mean, epoch
+
+
+def _learned_watts(learned: LearnedIdlePower, epoch: float) -> float:
+    watts, learned_at = learned
+    days = max(0.0, epoch - learned_at) / _DAY_SECONDS
+    return watts * (1 + _RISE_PER_DAY * days)
 
 
 Component = Literal["host", "gpu"]
@@ -162,7 +162,7 @@ class Ledger:
         """Attribute only the energy of the GPUs, which does not need a meter of the node."""
         self._add_splits(self._gpu_splits(snapshot), factors, snapshot.at)
 
-    def _host_splits(self, snapshot: NodeSnapshot) -> Iterator[tuple[Component, Split[JobName]]]:
+    def _host_splits(self, snapshot: NodeSnapshot) -> Iterator[tuple[Component, Split]]:
         earlier = self.last_snapshot
         if not self._has_new_reading(snapshot):
             if earlier is None or snapshot.at - earlier.at > self._max_gap(earlier):
@@ -178,13 +178,12 @@ class Ledger:
         self.metered_joules += joules
         yield "host", self._split_host(joules, earlier, snapshot)
 
-    def _split_host(
-        self, joules: float, earlier: NodeSnapshot, snapshot: NodeSnapshot
-    ) -> Split[JobName]:
+    def _split_host(self, joules: float, earlier: NodeSnapshot, snapshot: NodeSnapshot) -> Split:
         assert earlier.meter is not None
         assert snapshot.meter is not None
         seconds = snapshot.meter.at - earlier.meter.at
-        busy = busy_seconds(earlier, snapshot)
+        # The counter drops when CPUs go offline.
+        busy = max(0.0, snapshot.busy_seconds - earlier.busy_seconds)
         cpus = snapshot.cpus
         is_idle = busy < _IDLE_CPU_RATIO * cpus * (snapshot.at - earlier.at)
         self.idle.observe(joules, seconds, snapshot.epoch, is_idle)
@@ -214,7 +213,7 @@ class Ledger:
         self.overdrawn_joules += max(0.0, gpu_joules - node)
         return max(0.0, node - gpu_joules)
 
-    def _gpu_splits(self, snapshot: NodeSnapshot) -> Iterator[tuple[Component, Split[JobName]]]:
+    def _gpu_splits(self, snapshot: NodeSnapshot) -> Iterator[tuple[Component, Split]]:
         """Attribute the energy of each GPU between its own two latest readings."""
         for uuid, later in snapshot.gpus.items():
             earlier = self.last_gpu_readings.get(uuid)
@@ -248,11 +247,7 @@ class Ledger:
 
     def _max_gap(self, earlier: NodeSnapshot) -> float:
         has_counter = earlier.meter is not None and earlier.meter.joules is not None
-        return (
-            max(self.max_gap_seconds, _MAX_COUNTER_GAP_SECONDS)
-            if has_counter
-            else self.max_gap_seconds
-        )
+        return max(self.max_gap_seconds, _MAX_COUNTER_GAP_SECONDS if has_counter else 0.0)
 
     def _count_gap(self, snapshot: NodeSnapshot) -> None:
         assert self.accounted_until is not None
@@ -262,36 +257,32 @@ class Ledger:
 
     def _add_splits(
         self,
-        splits: Iterable[tuple[Component, Split[JobName]]],
+        splits: Iterable[tuple[Component, Split]],
         factors: Iterable[EmissionFactor],
         at: float,
     ) -> None:
         grams_per_joule = {x.provider: x.grams_per_kilowatt_hour / _JOULES_PER_KWH for x in factors}
         for component, split in splits:
-            self._add_split(component, split, grams_per_joule, at)
+            self._add_shares(component, "active", split.active, grams_per_joule, at)
+            self._add_shares(component, "idle", split.idle, grams_per_joule, at)
+            self.node[component, "unallocated"] += split.unallocated
+            if component == "host":
+                self.node[component, "system"] += split.system
 
-    def _add_split(
+    def _add_shares(
         self,
         component: Component,
-        split: Split[JobName],
+        kind: Kind,
+        shares: Mapping[JobName, float],
         grams_per_joule: Mapping[str, float],
         at: float,
     ) -> None:
-        kinds: tuple[tuple[Kind, Mapping[JobName, float]], ...] = (
-            ("active", split.active),
-            ("idle", split.idle),
-        )
-        for kind, shares in kinds:
-            for key, joules in shares.items():
-                job = self.jobs.setdefault(key, LedgerEntry(at))
-                job.joules[component, kind] += joules
-                self.node[component, "jobs"] += joules
-                for provider, rate in grams_per_joule.items():
-                    job.grams[provider] += joules * rate
-        self.node[component, "jobs"] += 0.0
-        self.node[component, "unallocated"] += split.unallocated
-        if component == "host":
-            self.node[component, "system"] += split.system
+        self.node[component, "jobs"] += sum(shares.values())
+        for key, joules in shares.items():
+            job = self.jobs.setdefault(key, LedgerEntry(at))
+            job.joules[component, kind] += joules
+            for provider, rate in grams_per_joule.items():
+                job.grams[provider] += joules * rate
 
     def _drop_ended_jobs(self, snapshot: NodeSnapshot) -> None:
         for key in snapshot.jobs.keys() & self.jobs.keys():

@@ -87,19 +87,14 @@ def _meter_families(summary: MeterSummary) -> list[MetricFamily]:
     assert summary.meter is not None
     accounts = summary.accounts
     gpus = "included" if summary.includes_gpus else "apart"
+    without_data = {labels(meter=summary.meter.name): accounts.seconds_without_data}
+    if any(component == "gpu" for component, _ in accounts.node):
+        without_data[labels(meter="gpu")] = accounts.gpu_seconds_without_data
     result = [
         MetricFamily(
             SOURCE, [(labels(source=summary.meter.name, scope=summary.meter.scope, gpus=gpus), 1.0)]
         ),
-        MetricFamily(
-            WITHOUT_DATA,
-            [(labels(meter=summary.meter.name), accounts.seconds_without_data)]
-            + (
-                [(labels(meter="gpu"), accounts.gpu_seconds_without_data)]
-                if any(component == "gpu" for component, _ in accounts.node)
-                else []
-            ),
-        ),
+        MetricFamily(WITHOUT_DATA, list(without_data.items())),
     ]
     if summary.includes_gpus:
         result.append(MetricFamily(OVERDRAWN, [(labels(), accounts.overdrawn_joules)]))

@@ -10,12 +10,10 @@ is the system's; that of CPUs that no job reserved is unallocated.
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from collectors.jobs.view import JobCpu, JobName
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
-
-K = TypeVar("K")
 
 # A job is listed only when its owner is known, which takes at most a few seconds.
 _LISTED_LATE_SECONDS = 5.0
@@ -51,21 +49,22 @@ class GpuClaim(NamedTuple):
     power_fraction: float | None = None  # of the integral of its power, while the job existed
 
 
-class Split(NamedTuple, Generic[K]):
+class Split(NamedTuple):
     """Joules by account; their sum is the energy that was split."""
 
-    active: Mapping[K, float]
-    idle: Mapping[K, float]
+    active: Mapping[JobName, float]
+    idle: Mapping[JobName, float]
     system: float
     unallocated: float
 
-    def total(self) -> float:
-        return sum(self.active.values()) + sum(self.idle.values()) + self.system + self.unallocated
-
 
 def split_host(
-    joules: float, idle_joules: float, cpus: float, busy_seconds: float, claims: Mapping[K, Claim]
-) -> Split[K]:
+    joules: float,
+    idle_joules: float,
+    cpus: float,
+    busy_seconds: float,
+    claims: Mapping[JobName, Claim],
+) -> Split:
     """Divide the energy of a node without its GPUs, `idle_joules` of which are idle energy.
 
     `cpus` are the node's, `busy_seconds` its CPU time neither idle, waiting for I/O nor stolen. The
@@ -84,36 +83,33 @@ def split_host(
 
 
 def carry_over(
-    claims: Mapping[K, Claim],
-    carried: Mapping[K, float],
+    claims: Mapping[JobName, Claim],
+    carried: Mapping[JobName, float],
     busy_seconds: float,
     max_carried_seconds: float,
-) -> tuple[dict[K, Claim], dict[K, float]]:
+) -> tuple[dict[JobName, Claim], dict[JobName, float]]:
     """The claims of an interval with carried CPU seconds, and those to carry to the next one.
 
     Jobs and node are read one after the other. CPU time of jobs beyond the node's busy time is
     counted by the node in the next interval, where it would fall to the system. At most
     `max_carried_seconds` are carried: a larger difference is not skew, but two clocks that differ.
     """
-    claimed_seconds = {
-        key: carried.get(key, 0.0) + (claims[key].cpu_seconds if key in claims else 0.0)
-        for key in (*claims, *(key for key in carried if key not in claims))
-    }
+    claimed_seconds = dict(carried)
+    for key, claim in claims.items():
+        claimed_seconds[key] = claimed_seconds.get(key, 0.0) + claim.cpu_seconds
     total = sum(claimed_seconds.values())
     fraction = min(1.0, busy_seconds / total) if total > 0 and busy_seconds > 0 else 1.0
-    kept = min(1.0, max_carried_seconds / (total - total * fraction)) if fraction < 1 else 0.0
-    return (
-        {
-            key: Claim(seconds * fraction, claims[key].cpus if key in claims else 0.0)
-            for key, seconds in claimed_seconds.items()
-        },
-        {key: seconds * (1 - fraction) * kept for key, seconds in claimed_seconds.items()}
-        if kept
-        else {},
-    )
+    now = {
+        key: Claim(seconds * fraction, claims[key].cpus if key in claims else 0.0)
+        for key, seconds in claimed_seconds.items()
+    }
+    if fraction == 1:
+        return now, {}
+    kept = min(1.0, max_carried_seconds / (total - total * fraction))
+    return now, {key: seconds * (1 - fraction) * kept for key, seconds in claimed_seconds.items()}
 
 
-def split_gpu(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -> Split[K]:
+def split_gpu(joules: float, idle_joules: float, claims: Mapping[JobName, GpuClaim]) -> Split:
     """Divide the energy of one GPU: idle energy by slices and time, the rest by activity as well.
 
     If the activity of an instance is not known, only slices are used; also if the shares add up to
@@ -146,7 +142,7 @@ def split_gpu(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -
     )
 
 
-def _split_by_power(joules: float, idle_joules: float, claims: Mapping[K, GpuClaim]) -> Split[K]:
+def _split_by_power(joules: float, idle_joules: float, claims: Mapping[JobName, GpuClaim]) -> Split:
     """Joules by the integral of the power, of which a job's idle part is that of its time."""
     parts = {key: claim.share * (claim.power_fraction or 0.0) for key, claim in claims.items()}
     total = max(1.0, sum(parts.values()))
@@ -163,7 +159,7 @@ def _split_by_power(joules: float, idle_joules: float, claims: Mapping[K, GpuCla
     )
 
 
-def _shares(joules: float, weights: Mapping[K, float], total: float) -> dict[K, float]:
+def _shares(joules: float, weights: Mapping[JobName, float], total: float) -> dict[JobName, float]:
     return {k: joules * (weight / total) if total > 0 else 0.0 for k, weight in weights.items()}
 
 
@@ -176,16 +172,10 @@ def lifetime_fraction(start: float, end: float, job: JobCpu | None) -> float:
 
     The interval is in monotonic seconds, which changes of the clock do not affect.
     """
-    if job is None or end <= start:
+    if end <= start:
         return 1.0
-    started = start if job.started_at is None else max(start, job.started_at)
-    ended = end if job.ended_at is None else min(end, job.ended_at)
+    started, ended = _time_within(start, end, job)
     return min(1.0, max(0.0, (ended - started) / (end - start)))
-
-
-def busy_seconds(earlier: NodeSnapshot, later: NodeSnapshot) -> float:
-    """CPU seconds for which the node was busy; the counter drops when CPUs go offline."""
-    return max(0.0, later.busy_seconds - earlier.busy_seconds)
 
 
 def cpu_claims(earlier: NodeSnapshot, later: NodeSnapshot) -> dict[JobName, Claim]:

@@ -27,7 +27,8 @@ def split(*lives, busy=(), end=INTERVAL, share=1.0, power=True):
     earlier = GpuEnergyReading("GPU-0", 0.0, 0.0, 0, ())
     later = GpuEnergyReading("GPU-0", INTERVAL, joules, 0, shares, tuple(points) if power else ())
     found = split_gpu(joules, IDLE_WATTS * INTERVAL, gpu_claims(earlier, later, jobs))
-    assert found.total() == pytest.approx(joules)
+    of_jobs = sum(joules_of(found, name) for name in jobs)
+    assert of_jobs + found.unallocated == pytest.approx(joules)
     return found
 
 
