@@ -15,7 +15,6 @@ from collectors.energy.collector import EnergyCollector
 from collectors.energy.ledger import EnergyAccounts
 from collectors.gpu import metrics as gpu_metrics
 from collectors.gpu.collector import GpuCollector
-from collectors.gpu.devices import Unit
 from collectors.gpu.holders import Holding
 from collectors.gpu.metrics import GpuMetric
 from collectors.jobs.collector import JobsCollector
@@ -90,12 +89,9 @@ _BUSY_QUANTITIES = (
 )
 
 
-def _gpu_labels(unit: Unit) -> tuple[str, ...]:
-    return str(unit.gpu.index), unit.gpu.uuid, unit.gpu_instance
-
-
 def _gpu_values(holding: Holding, readings: Mapping[GpuMetric, float]) -> Values:
-    labels = _gpu_labels(holding.unit)
+    unit = holding.unit
+    labels = (str(unit.gpu.index), unit.gpu.uuid, unit.gpu_instance)
     values = {
         gpu.JOB_GPU_UTILIZATION: holding.utilization,
         gpu.JOB_GPU_MEMORY: holding.memory_bytes,

@@ -6,7 +6,7 @@ reading is exposed until it is too old.
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from batchjob.runtime.background import Refresher, validity_seconds
 from batchjob.runtime.json_reader import noting_repeated_names
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import SettingsError
-from batchjob.schedulers.cluster import ClusterOptions, ClusterReaders
+from batchjob.schedulers.cluster import ClusterJob, ClusterNode, ClusterOptions, ClusterReaders
 from batchjob.schedulers.registry import CLUSTERS, Scheduler
 from collectors.cluster.changes import (
     ConditionDurations,
@@ -53,21 +53,21 @@ class Cluster(BackgroundCollector):
         )
         self._validity_seconds = validity_seconds(options.interval, options.timeout)
         self._gpu_time = GpuTime(self._validity_seconds)
-        readers: dict[str, Callable[[], Any]] = {
-            part: partial(self._note_damage, part, read)
-            for part, read in cluster_readers._asdict().items()
-            if read is not None
+        self._observers: dict[str, Callable[[Any], Any]] = {
+            "nodes": self._observe_nodes,
+            "jobs": self._observe_jobs,
+        }
+        readers = {
+            part: read for part, read in cluster_readers._asdict().items() if read is not None
         }
         self._damaged = dict.fromkeys(readers, 0)  # in the last reading of each part
-        if "nodes" in readers:
-            self._read_nodes = readers["nodes"]
-            readers["nodes"] = self._observe_nodes
-        if "jobs" in readers:
-            self._read_jobs = readers["jobs"]
-            readers["jobs"] = self._observe_jobs
         self._parts: dict[str, Refresher[Any]] = {
             part: Refresher(
-                f"cluster {part}", read, options.interval, self._validity_seconds, host.monotonic
+                f"cluster {part}",
+                partial(self._read_part, part, read),
+                options.interval,
+                self._validity_seconds,
+                host.monotonic,
             )
             for part, read in readers.items()
             if part not in options.without
@@ -107,16 +107,17 @@ class Cluster(BackgroundCollector):
             return None
         return sorted(node.name for node in observed.value.nodes if node.is_powered)
 
-    def _note_damage(self, part: str, read: Callable[[], Any]) -> Any:
+    def _read_part(self, part: str, read: Callable[[], Any]) -> Any:
         with noting_repeated_names() as names:
             reading = read()
         self._damaged[part] = len(names)
         if names:
             self._log_once.warning(part, "cluster %s: %.80r stands twice", part, names[0])
-        return reading
+        observe = self._observers.get(part)
+        return observe(reading) if observe else reading
 
-    def _observe_nodes(self) -> NodesReading:
-        nodes, now = self._failures.observe(self._read_nodes()), self._host.clock()
+    def _observe_nodes(self, read_nodes: Sequence[ClusterNode]) -> NodesReading:
+        nodes, now = self._failures.observe(read_nodes), self._host.clock()
         return NodesReading(
             nodes,
             self._unavailable.observe(nodes, now),
@@ -124,8 +125,7 @@ class Cluster(BackgroundCollector):
             self._gpu_time.observe(nodes, self._host.monotonic()),
         )
 
-    def _observe_jobs(self) -> JobsReading:
-        jobs = self._read_jobs()
+    def _observe_jobs(self, jobs: Sequence[ClusterJob]) -> JobsReading:
         return JobsReading(jobs, self._waits.observe(jobs), self._host.clock())
 
 

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from collectors.metric import Labels, Metric, MetricFamily, join, labels
@@ -18,25 +19,26 @@ class ClusterMetric(NamedTuple):
     per_user: bool = False  # one series per user
 
 
-def gauge(
-    name: str, samples: Callable[[Any], Samples], help: str, *label_names: str, **marks: bool
-) -> ClusterMetric:
-    """A row of a gauge of the cluster; `marks`: `native` and `per_user`."""
-    return ClusterMetric(own_metric(name, "gauge", help, *label_names), samples, **marks)
-
-
-def counter(
-    name: str, samples: Callable[[Any], Samples], help: str, *label_names: str, **marks: bool
-) -> ClusterMetric:
-    """A row of a counter of the cluster; `marks`: `native` and `per_user`."""
-    return ClusterMetric(own_metric(name, "counter", help, *label_names), samples, **marks)
-
-
 def own_metric(
     name: str, kind: Literal["gauge", "counter", "histogram"], help: str, *label_names: str
 ) -> Metric:
     """A metric of the cluster, `batchjob_cluster_<name>`."""
     return Metric(f"batchjob_cluster_{name}", kind, help, label_names)
+
+
+def _row(
+    kind: Literal["gauge", "counter"],
+    name: str,
+    samples: Callable[[Any], Samples],
+    help: str,
+    *label_names: str,
+    **marks: bool,
+) -> ClusterMetric:
+    """A row of a metric of the cluster; `marks`: `native` and `per_user`."""
+    return ClusterMetric(own_metric(name, kind, help, *label_names), samples, **marks)
+
+
+gauge, counter = partial(_row, "gauge"), partial(_row, "counter")
 
 
 def labeled_samples(counts: Mapping[tuple[str, ...], float], *names: str) -> Samples:

@@ -11,8 +11,8 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from collectors.host import read_text
 from collectors.kernel import bpf
@@ -26,7 +26,8 @@ _MAX_JOBS, _MAX_DEVICES, _MAX_TREES = 20_000, 1024, 4
 _MAX_PATH_PARTS = 32
 _FORGET_SECONDS = 3600.0  # after which counters that nobody has asked for are dropped
 _RETRY_SECONDS = 60.0
-_NO_IO, _NO_TRAFFIC = (0,) * 4, ((0,) * 4,) * 2
+# What is counted, and the numbers of a job of which nothing has been.
+_NOTHING: Mapping[str, Any] = {"process-io": (0,) * 4, "network": ((0,) * 4,) * 2}
 # capabilities(7)
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
 NEEDED = {
@@ -37,15 +38,8 @@ NEEDED = {
 """What the helper gives, and the capabilities for it."""
 
 
-class BadRequestError(ValueError):
-    """A request that is not one of those above."""
-
-
-class _Place(NamedTuple):
-    """A directory of cgroups, and the tree whose jobs are in it."""
-
-    parts: tuple[str, ...]
-    tree: JobTree
+_Place = tuple[tuple[str, ...], JobTree]
+"""The path of a directory of cgroups, and the tree whose jobs are in it."""
 
 
 class Helper:
@@ -56,17 +50,16 @@ class Helper:
         self._features = frozenset(features)
         self._instance = uuid.uuid4().hex
         self._types: KernelTypes | None = None
-        self._io: dict[JobTree, ProcessIo] = {}
-        self._network: dict[JobTree, Network] = {}
+        self._sources: dict[tuple[str, JobTree], ProcessIo | Network] = {}  # by feature and tree
         self._failures: dict[tuple[str, JobTree], tuple[float, str]] = {}  # until when, and why
         self._asked: dict[int, float] = {}
 
     def close(self) -> None:
-        for each in self._counting():
+        for each in self._sources.values():
             each.close()
 
     def answer(self, request: Any) -> dict[str, Any]:
-        """The answer to a request. Raises BadRequestError, OSError."""
+        """The answer to a request. Raises ValueError for a bad one, OSError."""
         match request:
             case {"devices": str(path), "numbers": list(numbers), **rest} if not rest:
                 return {"devices": self._devices(path, numbers)}
@@ -74,11 +67,11 @@ class Helper:
                 return self._counters(jobs)
             case {"check": True, **rest} if not rest:
                 return {"problems": self._problems()}
-        raise BadRequestError("expected devices and numbers, jobs, or check")
+        raise ValueError("expected devices and numbers, jobs, or check")
 
     def _devices(self, path: str, numbers: list[Any]) -> list[Any] | None:
         if len(numbers) > _MAX_DEVICES or not all(map(_is_device, numbers)):
-            raise BadRequestError(f"expected at most {_MAX_DEVICES} pairs of major and minor")
+            raise ValueError(f"expected at most {_MAX_DEVICES} pairs of major and minor")
         if "devices" not in self._features:
             return None
         with self._opened(_parts(path)) as cgroup:
@@ -87,18 +80,18 @@ class Helper:
     def _counters(self, jobs: Mapping[str, Any]) -> dict[str, Any]:
         ids = [each for of_parent in jobs.values() for each in _checked_ids(of_parent)]
         if len(ids) > _MAX_JOBS:
-            raise BadRequestError(f"expected at most {_MAX_JOBS} jobs")
+            raise ValueError(f"expected at most {_MAX_JOBS} jobs")
         places = [self._place(_parts(path)) for path in jobs]
         now = time.monotonic()
         self._asked |= dict.fromkeys(ids, now)
-        found: dict[str, dict[int, Any]] = {"process-io": {}, "network": {}}
+        found: dict[str, dict[int, Any]] = {feature: {} for feature in _NOTHING}
         problems: dict[str, str] = {}
-        for tree in dict.fromkeys(place.tree for place in places):
-            for feature, read in (("process-io", self._read_io), ("network", self._read_network)):
+        for tree in dict.fromkeys(tree for _, tree in places):
+            for feature, counted in found.items():
                 problem = self._last_problem(feature, tree)
                 try:
                     if not problem:
-                        found[feature] |= read(tree, places)
+                        counted |= self._read(feature, tree, places)
                 except (OSError, ValueError) as error:
                     problem = describe(feature, error)
                     self._failures[feature, tree] = (now + _RETRY_SECONDS, problem)
@@ -106,11 +99,9 @@ class Helper:
                     problems[feature] = problem
         self._forget({job for counted in found.values() for job in counted}, now)
         answer: dict[str, Any] = {"instance": self._instance, "problems": problems}
-        for feature, nothing in (("process-io", _NO_IO), ("network", _NO_TRAFFIC)):
-            counted = found[feature]
-            answer[feature] = (
-                None if feature in problems else {job: counted.get(job, nothing) for job in ids}
-            )
+        for feature, nothing in _NOTHING.items():
+            numbers = {job: found[feature].get(job, nothing) for job in ids}
+            answer[feature] = None if feature in problems else numbers
         return answer
 
     def _last_problem(self, feature: str, tree: JobTree) -> str:
@@ -126,48 +117,44 @@ class Helper:
         old = [each for each, at in self._asked.items() if now - at > _FORGET_SECONDS]
         for each in old:
             del self._asked[each]
-        for source in self._counting():
+        for source in self._sources.values():
             source.forget(old)
 
-    def _counting(self) -> list[ProcessIo | Network]:
-        return [*self._io.values(), *self._network.values()]
+    def _read(self, feature: str, tree: JobTree, places: Iterable[_Place]) -> Mapping[int, Any]:
+        source = self._sources.get((feature, tree))
+        if source is None:
+            if sum(name == feature for name, _ in self._sources) >= _MAX_TREES:
+                raise ValueError(f"jobs are in more than {_MAX_TREES} trees")
+            load = ProcessIo if feature == "process-io" else Network
+            source = self._sources[feature, tree] = load(self._kernel_types(), tree)
+        if isinstance(source, Network):
+            self._attach(source, tree, places)
+        return source.read()
 
-    def _read_io(self, tree: JobTree, _: Iterable[_Place]) -> Mapping[int, Any]:
-        if tree not in self._io:
-            self._refuse_if_full(self._io)
-            self._io[tree] = ProcessIo(self._kernel_types(), tree)
-        return self._io[tree].read()
-
-    def _read_network(self, tree: JobTree, places: Iterable[_Place]) -> Mapping[int, Any]:
-        if tree not in self._network:
-            self._refuse_if_full(self._network)
-            self._network[tree] = Network(self._kernel_types(), tree)
-        network = self._network[tree]
+    def _attach(self, network: Network, tree: JobTree, places: Iterable[_Place]) -> None:
         # The sockets of processes in v1 hierarchies are in the root of v2.
         v2_root = self._v2_root() if tree.controller else ()
-        tops = {v2_root or each.parts for each in places if each.tree == tree}
+        tops = {v2_root or parts for parts, place_tree in places if place_tree == tree}
         if len(tops) > MAX_PARENTS:
             raise ValueError(f"jobs are in more than {MAX_PARENTS} directories")
         for top in tops:
             # A parent may have been removed with its last job.
             with contextlib.suppress(FileNotFoundError), self._opened(top) as cgroup:
                 network.attach(cgroup)
-        return network.read()
 
     def _kernel_types(self) -> KernelTypes:
         self._types = self._types or read_kernel_types()
         return self._types
 
-    @staticmethod
-    def _refuse_if_full(loaded: Mapping[JobTree, object]) -> None:
-        if len(loaded) >= _MAX_TREES:
-            raise ValueError(f"jobs are in more than {_MAX_TREES} trees")
-
     def _problems(self) -> dict[str, str]:
         """Why each feature is missing, "" if it works: by trying each for a moment."""
         found = {}
-        trials = (self._try_io, self._try_network, _try_devices)
-        for feature, attempt in zip(("process-io", "network", "devices"), trials, strict=True):
+        trials: dict[str, Callable[[], None]] = {
+            "process-io": lambda: ProcessIo(self._kernel_types(), JobTree("", 1)).close(),
+            "network": self._try_network,
+            "devices": _try_devices,
+        }
+        for feature, attempt in trials.items():
             found[feature] = "" if feature in self._features else "switched off"
             try:
                 if not found[feature]:
@@ -175,9 +162,6 @@ class Helper:
             except (OSError, ValueError) as error:
                 found[feature] = describe(feature, error)
         return found
-
-    def _try_io(self) -> None:
-        ProcessIo(self._kernel_types(), JobTree("", 1)).close()
 
     def _try_network(self) -> None:
         network = Network(self._kernel_types(), JobTree("", 1))
@@ -192,12 +176,12 @@ class Helper:
 
     def _place(self, parts: tuple[str, ...]) -> _Place:
         if os.path.exists(f"{self._cgroupfs}/cgroup.controllers"):
-            return _Place(parts, JobTree("", len(parts) + 1))
+            return parts, JobTree("", len(parts) + 1)
         if not parts:
-            raise BadRequestError("expected the directory of a hierarchy")
+            raise ValueError("expected the directory of a hierarchy")
         if os.path.exists(f"{self._cgroupfs}/{parts[0]}/cgroup.controllers"):
-            return _Place(parts, JobTree("", len(parts)))
-        return _Place(parts, JobTree(parts[0].split(",")[0], len(parts)))
+            return parts, JobTree("", len(parts))
+        return parts, JobTree(parts[0].split(",")[0], len(parts))
 
     @contextlib.contextmanager
     def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
@@ -224,9 +208,7 @@ def _parts(path: str) -> tuple[str, ...]:
     if len(parts) > _MAX_PATH_PARTS or any(
         part in ("", ".", "..") or "\0" in part for part in parts
     ):
-        raise BadRequestError(
-            f"expected a path below the mount point of cgroupfs, got {path!r:.99}"
-        )
+        raise ValueError(f"expected a path below the mount point of cgroupfs, got {path!r:.99}")
     return parts
 
 
@@ -236,7 +218,7 @@ def _is_device(pair: Any) -> bool:
 
 def _checked_ids(ids: Any) -> list[int]:
     if not isinstance(ids, list) or not all(_is_number(each, 64) for each in ids):
-        raise BadRequestError("expected the ids of cgroups")
+        raise ValueError("expected the ids of cgroups")
     return ids
 
 

@@ -87,7 +87,11 @@ class BmcPower:
                 self._read_power = self._choose_source(self._bmc)
             power = self._read_power(self._bmc)
         except IpmiError as error:
-            self._record_failure(error)
+            self._failures += 1
+            if self._failures >= _FAILURES_BEFORE_NEW_CHOICE:
+                self._read_power = None
+            if not isinstance(error, CompletionError) and error.reason != "no_reading":
+                self.close()  # discards outstanding answers
             raise
         self._failures = 0
         return power
@@ -97,13 +101,6 @@ class BmcPower:
         bmc, self._bmc = self._bmc, None
         if bmc is not None:
             bmc.close()
-
-    def _record_failure(self, error: IpmiError) -> None:
-        self._failures += 1
-        if self._failures >= _FAILURES_BEFORE_NEW_CHOICE:
-            self._read_power = None
-        if not isinstance(error, CompletionError) and error.reason != "no_reading":
-            self.close()  # discards outstanding answers
 
     def _choose_source(self, bmc: Bmc) -> Callable[[Bmc], Power]:
         if self._source == "sdr":
@@ -195,18 +192,14 @@ def parse_power_reading(data: bytes) -> Power:
 
 def read_dcmi(bmc: Bmc, timeout: float) -> Power:
     """Query the node's power; IpmiError `no_reading` if the BMC measures none."""
-    return parse_power_reading(_query_with_retries(bmc, _POWER_READING, timeout))
-
-
-def _query_with_retries(bmc: Bmc, request: Request, timeout: float) -> bytes:
     for _ in range(_ATTEMPTS - 1):
         try:
-            return bmc.query(request, timeout)
+            return parse_power_reading(bmc.query(_POWER_READING, timeout))
         except CompletionError as error:
             if error.reason not in ("busy", "completion_code"):
                 raise
         time.sleep(RETRY_SECONDS)
-    return bmc.query(request, timeout)
+    return parse_power_reading(bmc.query(_POWER_READING, timeout))
 
 
 def password_on_command_line(argv: tuple[str, ...]) -> str | None:

@@ -9,6 +9,7 @@ PowerSubsystem, PowerSupplyMetrics.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -63,41 +64,41 @@ It returns None if the value is null, zero or missing.
 """
 
 
+@dataclass(eq=False)
 class RedfishReader:
     """Reads one Redfish service; the location of the power values is looked up once."""
 
-    def __init__(
-        self, get: Get, close: Callable[[], None], chassis: Sequence[str] = (), system: str = ""
-    ) -> None:
-        """`close` ends the session; `chassis` and `system` are the ids that are configured."""
-        self._get = get
-        self.close = close
-        self._chassis = chassis
-        self._system = system
-        self._locations: tuple[PowerLocation, ...] = ()
-        self._failures = 0
+    get: Get
+    close: Callable[[], None]
+    """Ends the session."""
+    chassis: Sequence[str] = ()
+    """The ids that are configured."""
+    system: str = ""
+    """The id that is configured."""
+    locations: tuple[PowerLocation, ...] = ()
+    failures: int = 0
 
     def read(self) -> Mapping[str, float]:
         """Watts of all chassis; RedfishError if one is missing, as the sum would be too low."""
         try:
             watts = self._read_chassis()
         except RedfishError:
-            self._failures += 1
-            if self._failures >= _FAILURES_BEFORE_NEW_SEARCH:
-                self._locations = ()
+            self.failures += 1
+            if self.failures >= _FAILURES_BEFORE_NEW_SEARCH:
+                self.locations = ()
             raise
-        self._failures = 0
+        self.failures = 0
         return watts
 
     def _read_chassis(self) -> Mapping[str, float]:
-        get = self._get
-        if not self._locations:
-            self._locations = find_locations(get, self._chassis, self._system)
-        missing = set(self._chassis) - {chassis for chassis, _ in self._locations}
-        if missing or not self._locations:
+        get = self.get
+        if not self.locations:
+            self.locations = find_locations(get, self.chassis, self.system)
+        missing = set(self.chassis) - {chassis for chassis, _ in self.locations}
+        if missing or not self.locations:
             names = ", ".join(sorted(missing)) or "any chassis of the node"
             raise RedfishError("no_reading", f"no power reported for {names}")
-        return {chassis: _require_watts(chassis, read()) for chassis, read in self._locations}
+        return {chassis: _require_watts(chassis, read()) for chassis, read in self.locations}
 
 
 def _require_watts(chassis: str, watts: float | None) -> float:

@@ -6,6 +6,7 @@ RFC 9110, section 15.4 "Redirection".
 
 import json
 import ssl
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -20,24 +21,21 @@ _MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
+@dataclass(eq=False)
 class RedfishSession:
     """Reads resources by path. For one thread; only `close()` may be called from another."""
 
-    def __init__(
-        self, url: str, user: str, password_file: str, timeout: float, tls: ssl.SSLContext
-    ) -> None:
-        """`url` has no path; the password is read from its file at each login."""
-        self._url = url
-        self._user = user
-        self._password_file = password_file
-        self._timeout = timeout
-        self._tls = tls
-        self._token = ""
-        self._location = ""  # URI of the session, used to delete it
+    url: str  # without a path
+    user: str
+    password_file: str  # read at each login
+    timeout: float
+    tls: ssl.SSLContext
+    token: str = ""
+    location: str = ""  # URI of the session, used to delete it
 
     def get(self, path: str) -> dict[str, Any]:
         """A resource; logs in if necessary, and once more if the session has expired."""
-        answer = self._request("GET", path) if self._token else None
+        answer = self._request("GET", path) if self.token else None
         if answer is None or answer.status == 401:
             self._log_in()
             answer = self._request("GET", path)
@@ -52,7 +50,7 @@ class RedfishSession:
 
     def close(self) -> None:
         """Delete the session: a BMC has few of them, and refuses logins when all are in use."""
-        location, self._location = self._location, ""
+        location, self.location = self.location, ""
         if not location:
             return
         try:
@@ -60,19 +58,21 @@ class RedfishSession:
         except RedfishError:
             return  # the session expires after the BMC's timeout
         finally:
-            self._token = ""
+            self.token = ""
 
     def _log_in(self) -> None:
         self.close()
-        login = {"UserName": self._user, "Password": _read_password(self._password_file)}
+        login = {"UserName": self.user, "Password": _read_password(self.password_file)}
         answer = self._request("POST", self._sessions_path(), json.dumps(login).encode())
         if answer.status in (400, 401, 403):
             raise RedfishError("authentication", f"login refused with status {answer.status}")
         token = answer.headers.get("X-Auth-Token")
         if answer.status not in (200, 201, 204) or not token:
             raise RedfishError("status", f"login: status {answer.status} without a token")
-        self._token = token
-        self._location = _session_path(answer.headers.get("Location", ""))
+        self.token = token
+        # Some services give a URL; only this service is queried.
+        _, found, rest = answer.headers.get("Location", "").partition("/redfish/")
+        self.location = found + rest
 
     def _sessions_path(self) -> str:
         """The URI of the sessions from the service root, which needs no log-in."""
@@ -89,8 +89,8 @@ class RedfishSession:
             location = answer.headers.get("Location", "")
             if answer.status not in _REDIRECTS or not location:
                 return answer
-            target = urlsplit(urljoin(self._url + path, location))
-            if _origin(target.geturl()) != _origin(self._url):
+            target = urlsplit(urljoin(self.url + path, location))
+            if _origin(target.geturl()) != _origin(self.url):
                 raise RedfishError("status", f"{path}: redirected to another service")
             path = target._replace(scheme="", netloc="", fragment="").geturl()
             if answer.status not in (307, 308) and method == "POST":
@@ -101,17 +101,17 @@ class RedfishSession:
         headers = {"Accept": "application/json", "OData-Version": "4.0"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        elif self._token:
-            headers["X-Auth-Token"] = self._token
+        elif self.token:
+            headers["X-Auth-Token"] = self.token
         try:
             return http_client.fetch(
-                self._url + path,
+                self.url + path,
                 method=method,
                 headers=headers,
                 body=body,
-                seconds=self._timeout,
+                seconds=self.timeout,
                 limit=_MAX_BYTES,
-                tls=self._tls,
+                tls=self.tls,
             )
         except FetchError as error:
             raise RedfishError(error.reason, str(error)) from error
@@ -132,12 +132,6 @@ def _origin(url: str) -> tuple[str, str | None, int]:
     except ValueError:
         port = -1
     return parts.scheme, parts.hostname, port
-
-
-def _session_path(location: str) -> str:
-    """The path of a location, which some services give as a URL; only this service is queried."""
-    start = location.find("/redfish/")
-    return location[start:] if start >= 0 else ""
 
 
 def _read_password(path: str) -> str:
