@@ -7,6 +7,7 @@ the mount of each v1 hierarchy, on v2 also below a cgroup that was delegated to 
 import contextlib
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -26,14 +27,13 @@ from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.cgroups.reader import (
-    DescriptorBudget,
     ReadErrors,
     child_names,
     descendants,
     read_path,
     read_pids,
 )
-from collectors.jobs.discovery.places import match
+from collectors.jobs.discovery.walk import match
 
 _V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})
 _V2 = ("cpu", "io", "memory", "pids")
@@ -60,7 +60,7 @@ class Cgroup:
         files = CgroupFiles(
             v1.sources(_GROUPS, devices),
             v2.sources(_GROUPS, devices),
-            DescriptorBudget(32),
+            threading.Semaphore(32),
             self._kernel_log,
             errors,
         )
@@ -123,7 +123,7 @@ class Cgroup:
         reading = self._job_cgroup.read(self._host.monotonic())
         if self.version == 1:
             self._job_cgroup.count_oom_kills()
-            reading = self._job_cgroup.last_reading()
+            reading = self._job_cgroup.reading
         return reading
 
     def processes(self) -> set[int]:

@@ -3,8 +3,10 @@
 import errno
 import os
 import sys
+import threading
 from array import array
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import compress, count, repeat
 from operator import ne
@@ -14,7 +16,6 @@ from collectors.jobs.cgroups import v2
 from collectors.jobs.cgroups.formats import CgroupFile
 from collectors.jobs.cgroups.reader import (
     MAX_RECORD_BYTES,
-    DescriptorBudget,
     ReadErrors,
     is_gone,
     read_path,
@@ -46,11 +47,14 @@ class CgroupDirectory:
         self,
         path: str,
         sources: Iterable[CgroupFile],
-        descriptors: DescriptorBudget,
+        descriptors: threading.Semaphore,
         errors: ReadErrors,
         mount: str = "",
     ) -> None:
-        """`mount`: of cgroup v2, up to which the limits of ancestors are read as well."""
+        """`descriptors`: how many may be open; beyond that, files are opened for each read.
+
+        `mount`: of cgroup v2, up to which the limits of ancestors are read as well.
+        """
         self.path = path
         self.values: dict[str, Any] = {}
         """Field → value, as last read."""
@@ -117,7 +121,7 @@ class CgroupDirectory:
             if error.errno != errno.ENOENT:
                 self._errors.count(error)
             return None
-        if not self._descriptors.acquire():
+        if not self._descriptors.acquire(blocking=False):
             os.close(descriptor)
             descriptor = -1
         return OpenCgroupFile(source, descriptor, self)
@@ -126,24 +130,22 @@ class CgroupDirectory:
         for file in files:
             if file.descriptor >= 0:
                 os.close(file.descriptor)
-                self._descriptors.release(1)
+                self._descriptors.release()
 
 
+@dataclass(slots=True, eq=False)
 class OpenCgroupFile:
     """An existing file: how it is read, and its last values.
 
     A hash of its text is kept, not the text: the texts of a thousand jobs are megabytes.
     """
 
-    __slots__ = ("_fields", "buffer_bytes", "descriptor", "digest", "directory", "source")
-
-    def __init__(self, source: CgroupFile, descriptor: int, directory: CgroupDirectory) -> None:
-        self.source = source
-        self.descriptor = descriptor  # -1: open the file for each read
-        self.directory = directory
-        self.buffer_bytes = _INITIAL_BUFFER_BYTES  # bytes to read; larger than the file was so far
-        self.digest: int | None = None  # hash of the content; None if the content was invalid
-        self._fields: tuple[str, ...] = ()  # the fields set by this file
+    source: CgroupFile
+    descriptor: int  # -1: open the file for each read
+    directory: CgroupDirectory
+    buffer_bytes: int = _INITIAL_BUFFER_BYTES  # bytes to read; larger than the file was so far
+    digest: int | None = None  # hash of the content; None if the content was invalid
+    _fields: tuple[str, ...] = ()  # the fields set by this file
 
     def complete(self, data: bytes | OSError) -> bytes:
         """The whole text after a read that failed, or may have left a remainder. Raises OSError."""

@@ -5,7 +5,7 @@ The formats are those of Linux Documentation/admin-guide/cgroup-v2.rst, "Format"
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from batchjob.quantities.reading import (
@@ -18,6 +18,7 @@ from batchjob.quantities.reading import (
     Number,
     gauges,
 )  # fmt: skip
+from batchjob.runtime.values import parse_cpu_list
 from collectors.jobs.cgroups.reader import ReadErrors
 
 Parse = Callable[[bytes], Mapping[str, Any]]
@@ -88,22 +89,52 @@ def fields_by_file(version: Literal[1, 2]) -> Mapping[str, FieldTargets]:
     return found
 
 
-FilesFields = Mapping[str, FieldTargets]
+# The group of metrics for which a controller's files are read, where it has another name.
+_GROUPS = {"cpuacct": "cpu", "cpuset": "cpu", "blkio": "io", "pids": "processes"}
+# Limits and CPU sets, which are read at intervals only.
+_RARE = frozenset(
+    {"cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us", "pids.max"}
+    | {"cpuset.cpus", "cpuset.cpus.effective", "cpuset.effective_cpus"}
+)
+# Read between scrapes as well, so that short jobs have them; with the version of cgroups.
+_SAMPLED = frozenset(
+    {(2, "cpu.stat"), (2, "memory.peak"), (1, "cpuacct.usage"), (1, "cpuacct.stat")}
+    | {(1, "memory.max_usage_in_bytes")}
+)
+# Its limits of all directories above count as well (`v2.memory_limit`).
+_HIERARCHICAL_LIMIT = "memory.max"
 
 
-def number_file(
-    fields: FilesFields, file: str, group: str, *, rare: bool = False, sampled: bool = False
-) -> CgroupFile:
-    """A file with one number, or with one per line."""
-    targets = fields[file]
-    parse = single(*targets[""]) if "" in targets else flat_keyed(targets)
-    return CgroupFile(file, group, parse, rare=rare, sampled=sampled)
+def files_to_read(
+    version: Literal[1, 2], groups: Collection[str], parsers: Mapping[str, Parse]
+) -> Mapping[str, tuple[CgroupFile, ...]]:
+    """The files to read for these groups of metrics, by controller.
+
+    `parsers`: those of files that have neither numbers by key, nor one number, nor a list of CPUs.
+    """
+    found: dict[str, tuple[CgroupFile, ...]] = {}
+    for file, targets in fields_by_file(version).items():
+        controller, _, name = file.partition(".")
+        group = "pressure" if name == "pressure" else _GROUPS.get(controller, controller)
+        if group not in groups or file == _HIERARCHICAL_LIMIT:
+            continue
+        source = CgroupFile(
+            file,
+            group,
+            parsers.get(file) or _number_parser(targets, is_cpu_list=controller == "cpuset"),
+            rare=file in _RARE,
+            may_be_empty=file == "io.stat",  # until the first IO
+            sampled=(version, file) in _SAMPLED,
+        )
+        found[controller] = (*found.get(controller, ()), source)
+    return found
 
 
-def cpu_list_file(fields: FilesFields, file: str) -> CgroupFile:
-    """A file with a list of CPUs, of which the number counts."""
-    field = single_field(fields[file])
-    return CgroupFile(file, "cpu", lambda data: {field: count_list(data)}, rare=True)
+def _number_parser(targets: FieldTargets, *, is_cpu_list: bool) -> Parse:
+    if is_cpu_list:  # of which the number counts
+        field = single_field(targets)
+        return lambda data: {field: count_list(data)}
+    return single(*targets[""]) if "" in targets else flat_keyed(targets)
 
 
 def single_field(fields: FieldTargets) -> str:
@@ -189,16 +220,9 @@ def single(field: str, divisor: int = 1) -> Parse:
 
 
 def count_list(data: bytes) -> int:
-    """The number of members of a kernel list such as `0-3,8` (cpusets.rst, "List format")."""
-    count = 0
-    for part in data.strip().split(b","):
-        if part:
-            first, _, last = part.partition(b"-")
-            span = parse_uint64(last or first) - parse_uint64(first) + 1
-            if span < 1:
-                raise ValueError(f"range runs backwards: {part!r}")
-            count += span
-    return count
+    """The number of CPUs in a list such as `0-3,8`; 0 if it is empty."""
+    text = data.decode().strip()
+    return len(parse_cpu_list(text)) if text else 0
 
 
 # Linux Documentation/admin-guide/devices.txt: RAM disks and loop devices store nothing themselves.
@@ -210,7 +234,7 @@ class DeviceNames:
 
     def __init__(self, sysfs: str, errors: ReadErrors) -> None:
         self._sysfs = sysfs
-        self._errors = errors
+        self.errors = errors
         self._names: dict[str, str | None] = {}
 
     def name(self, number: str) -> str | None:
@@ -224,14 +248,10 @@ class DeviceNames:
             self._names[number] = self._look_up(number)
         return self._names[number]
 
-    def skip_row(self) -> None:
-        """Count a row of a device that is not in the file's format."""
-        self._errors.count("malformed")
-
     def _look_up(self, number: str) -> str | None:
         major, colon, minor = number.partition(":")
         if not (colon and major.isdigit() and minor.isdigit()):
-            self._errors.count("malformed")
+            self.errors.count("malformed")
             return None
         link = f"{self._sysfs}/dev/block/{number}"
         if major in _NO_STORAGE_MAJORS:

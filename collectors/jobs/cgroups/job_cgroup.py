@@ -2,7 +2,9 @@
 
 import errno
 import math
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from batchjob.quantities.reading import EMPTY_CGROUP_READING, CgroupReading
@@ -12,13 +14,7 @@ from collectors.jobs.cgroups.directory import CgroupDirectory, FileReader
 from collectors.jobs.cgroups.formats import GAUGE_FIELDS, CgroupFile, CgroupParts, allocated_cpus
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
-from collectors.jobs.cgroups.reader import (
-    DescriptorBudget,
-    ReadErrors,
-    descendants,
-    is_gone,
-    read_path,
-)
+from collectors.jobs.cgroups.reader import ReadErrors, descendants, is_gone, read_path
 
 # Limits and CPU sets are changed by administrators and schedulers, not by the job's work. Missing
 # files may appear later, when a controller is enabled by hand.
@@ -41,15 +37,15 @@ class CgroupFiles(NamedTuple):
 
     v1: Mapping[str, tuple[CgroupFile, ...]]
     v2: tuple[CgroupFile, ...]
-    descriptors: DescriptorBudget
+    descriptors: threading.Semaphore
     kernel_log: KernelLog
     errors: ReadErrors
 
 
 _NO_VALUES: Mapping[str, Any] = {}
-_NO_KILLS: Mapping[str, int] = {}
 
 
+@dataclass(slots=True, eq=False)
 class JobCgroup:
     """One path of a job. Not thread-safe: the job has the lock.
 
@@ -57,32 +53,27 @@ class JobCgroup:
     removed one by one.
     """
 
-    __slots__ = (
-        "_cpu_user_seconds", "_directories", "_files", "_gauges_expire_at", "_has_v1",
-        "_kernel_counts_oom_kills", "_kernel_log_position", "_next_refresh_at", "_oom_kills",
-        "_reader", "_reading", "_refresh_seconds", "_removed_values", "delegate", "layout_match",
-        "path",
-    )  # fmt: skip
+    path: str
+    layout_match: LayoutMatch
+    delegate: int | None
+    _files: CgroupFiles
+    reading: CgroupReading = EMPTY_CGROUP_READING
+    """The last one."""
+    _directories: dict[Hierarchy, CgroupDirectory] = field(default_factory=dict)
+    # Last values of removed directories.
+    _removed_values: Mapping[str, Any] = field(default_factory=lambda: _NO_VALUES)
+    _gauges_expire_at: float = math.inf  # monotonic seconds
+    _reader: FileReader | None = None  # of all files
+    _next_refresh_at: float = -math.inf  # monotonic seconds
+    _refresh_seconds: float = _INITIAL_REFRESH_SECONDS
+    _kernel_counts_oom_kills: bool = False  # v1 only, as all of `_oom_kills`
+    # The kills that were counted, by subdirectory.
+    _oom_kills: Mapping[str, int] = field(default_factory=lambda: _NO_VALUES)
+    _kernel_log_position: int = 0
+    _has_v1: bool = False
 
-    def __init__(
-        self, path: str, layout_match: LayoutMatch, delegate: int | None, files: CgroupFiles
-    ) -> None:
-        self.path = path
-        self.layout_match = layout_match
-        self.delegate = delegate
-        self._files = files
-        self._directories: dict[Hierarchy, CgroupDirectory] = {}
-        self._removed_values = _NO_VALUES  # last values of removed directories
-        self._gauges_expire_at = math.inf  # monotonic seconds
-        self._reader: FileReader | None = None  # of all files
-        self._next_refresh_at = -math.inf  # monotonic seconds
-        self._refresh_seconds = _INITIAL_REFRESH_SECONDS
-        self._reading = EMPTY_CGROUP_READING
-        self._kernel_counts_oom_kills = False  # v1 only, as all of `_oom_kills`
-        self._oom_kills = _NO_KILLS  # the kills that were counted, by subdirectory
-        self._kernel_log_position = files.kernel_log.position()
-        self._cpu_user_seconds = 0.0
-        self._has_v1 = False
+    def __post_init__(self) -> None:
+        self._kernel_log_position = self._files.kernel_log.position()
 
     def add(self, hierarchy: Hierarchy) -> str | None:
         """Add a hierarchy in which the path exists; returns the directory, None if it was known."""
@@ -118,8 +109,8 @@ class JobCgroup:
             self._refresh(now)
             changed = True
         if self._read_files(self._file_reader(group), now) or changed:
-            self._reading = self._build_reading()
-        return self._reading
+            self._build_reading()
+        return self.reading
 
     def _file_reader(self, group: str | None) -> FileReader:
         """A reader of one group's files, or of all; only the latter is worth its memory."""
@@ -165,10 +156,7 @@ class JobCgroup:
             self.drop_removed(now)
         return changed
 
-    def last_reading(self) -> CgroupReading:
-        return self._reading
-
-    def _build_reading(self) -> CgroupReading:
+    def _build_reading(self) -> None:
         values = dict(self._removed_values)
         # In a hybrid hierarchy, v1's cpuacct and v2's cpu.stat both report the CPU time, with
         # different granularity: always use the same one.
@@ -177,12 +165,10 @@ class JobCgroup:
         parts = CgroupParts._make(map(values.get, CgroupParts._fields))
         values["cpus"] = allocated_cpus(parts)
         if self._has_v1:
-            values.update(cgroup1.combine(parts, self._cpu_user_seconds))
+            values.update(cgroup1.combine(parts, self.reading.cpu_user_seconds or 0.0))
         if self._kernel_counts_oom_kills or self._oom_kills:
             values["oom_kills"] = sum(self._oom_kills.values())
-        reading = CgroupReading._make(map(values.get, CgroupReading._fields))
-        self._cpu_user_seconds = reading.cpu_user_seconds or 0.0
-        return reading
+        self.reading = CgroupReading._make(map(values.get, CgroupReading._fields))
 
     def drop_removed(self, now: float) -> None:
         for hierarchy, directory in list(self._directories.items()):
@@ -225,18 +211,15 @@ class JobCgroup:
             for each in descendants(directory.path, self._files.errors.count):
                 try:
                     kills = cgroup1.oom_kills(each)
-                except OSError as error:
-                    if not is_gone(error):
+                except (OSError, ValueError) as error:
+                    if not (isinstance(error, OSError) and is_gone(error)):
                         self._files.errors.count(error)
-                    continue
-                except ValueError as error:
-                    self._files.errors.count(error)
                     continue
                 self._kernel_counts_oom_kills |= kills is not None
                 if kills:
                     self._oom_kills = {**self._oom_kills, each: kills}
             self._add_logged_oom_kills(hierarchy)
-        self._reading = self._build_reading()
+        self._build_reading()
 
     def close(self) -> None:
         for hierarchy in list(self._directories):
@@ -248,7 +231,7 @@ class JobCgroup:
         self._reader = None  # its descriptors are closed, and their numbers may be reused
         directory.close()
         if "memory" in hierarchy.controllers and self._add_logged_oom_kills(hierarchy):
-            self._reading = self._build_reading()
+            self._build_reading()
 
     def _add_logged_oom_kills(self, hierarchy: Hierarchy) -> bool:
         """Add kills that only the kernel's log has; returns whether there are any."""

@@ -32,7 +32,7 @@ class KernelLog:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         # Number of the kill, and the cgroup of its victim.
         self._victims: deque[tuple[int, str]] = deque(maxlen=_MAX_KILLS)
         self._kill_count = 0
@@ -61,18 +61,15 @@ class KernelLog:
 
     def close(self) -> None:
         with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
     def _disable(self, error: OSError) -> None:
         log.info(
             "%s: %s; on cgroup v1, OOM kills are read from cgroups only", self._path, error.strerror
         )
-        self._close()
+        self.close()
 
     def _read(self) -> None:
         while self._descriptor is not None:

@@ -55,26 +55,6 @@ class ReadErrors:
             return dict(self._counts)
 
 
-class DescriptorBudget:
-    """The maximum number of open descriptors; beyond it, files are opened for each read."""
-
-    def __init__(self, limit: int) -> None:
-        self._available = limit
-        self._lock = threading.Lock()
-
-    def acquire(self) -> bool:
-        """Reserve a descriptor; False if none is left."""
-        with self._lock:
-            if self._available <= 0:
-                return False
-            self._available -= 1
-            return True
-
-    def release(self, number: int) -> None:
-        with self._lock:
-            self._available += number
-
-
 def read_rest(descriptor: int, data: bytes, buffer_bytes: int) -> bytes:
     """The whole file that begins with `data`, the result of a read of `buffer_bytes`.
 

@@ -9,9 +9,9 @@ from collectors.jobs.cgroups.formats import (
     CgroupFile,
     CgroupParts,
     DeviceNames,
-    cpu_list_file,
+    Parse,
     fields_by_file,
-    number_file,
+    files_to_read,
     parse_uint64,
     single_field,
 )
@@ -24,42 +24,9 @@ _FIELDS = fields_by_file(1)
 
 def sources(groups: Collection[str], devices: DeviceNames) -> Mapping[str, tuple[CgroupFile, ...]]:
     """The files to read per controller for the wanted metric groups."""
-    table: Mapping[str, tuple[CgroupFile, ...]] = {
-        "cpuacct": (
-            number_file(_FIELDS, "cpuacct.usage", "cpu", sampled=True),
-            number_file(_FIELDS, "cpuacct.stat", "cpu", sampled=True),
-        ),
-        "cpu": (
-            number_file(_FIELDS, "cpu.stat", "cpu"),
-            CgroupFile("cpu.cfs_quota_us", "cpu", _parse_quota, rare=True),
-            number_file(_FIELDS, "cpu.cfs_period_us", "cpu", rare=True),
-        ),
-        "cpuset": (
-            cpu_list_file(_FIELDS, "cpuset.cpus"),
-            cpu_list_file(_FIELDS, "cpuset.effective_cpus"),
-        ),
-        "memory": (
-            number_file(_FIELDS, "memory.usage_in_bytes", "memory"),
-            number_file(_FIELDS, "memory.max_usage_in_bytes", "memory", sampled=True),
-            number_file(_FIELDS, "memory.kmem.usage_in_bytes", "memory"),
-            number_file(_FIELDS, "memory.failcnt", "memory"),
-            number_file(_FIELDS, "memory.memsw.failcnt", "memory"),
-            number_file(_FIELDS, "memory.stat", "memory"),
-        ),
-        "blkio": (
-            _blkio_file("blkio.throttle.io_service_bytes_recursive", devices),
-            _blkio_file("blkio.throttle.io_serviced_recursive", devices),
-        ),
-        "pids": (
-            number_file(_FIELDS, "pids.current", "processes"),
-            number_file(_FIELDS, "pids.max", "processes", rare=True),
-            number_file(_FIELDS, "pids.events", "processes"),
-        ),
-    }
-    return {
-        controller: tuple(source for source in files if source.group in groups)
-        for controller, files in table.items()
-    }
+    blkio = ("blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive")
+    parsers = {file: _blkio_parser(single_field(_FIELDS[file]), devices) for file in blkio}
+    return files_to_read(1, groups, {"cpu.cfs_quota_us": _parse_quota, **parsers})
 
 
 def oom_kills(path: str) -> int | None:
@@ -92,19 +59,14 @@ def combine(parts: CgroupParts, previous_user: float) -> dict[str, Any]:
         fields["memory_limit"] = limit
     if parts.memory_failures is not None:
         fields["memory_limit_hits"] = parts.memory_failures + (parts.memsw_failures or 0)
-    if parts.io_bytes is not None and parts.io_operations is not None:
-        fields["io"] = _device_io(parts.io_bytes, parts.io_operations)
+    transferred, operations = parts.io_bytes, parts.io_operations
+    if transferred is not None and operations is not None:
+        fields["io"] = {
+            device: DeviceIO(*transferred[device], *operations[device])
+            for device in transferred
+            if device in operations
+        }
     return fields
-
-
-def _device_io(
-    transferred: Mapping[str, tuple[int, int]], operations: Mapping[str, tuple[int, int]]
-) -> dict[str, DeviceIO]:
-    return {
-        device: DeviceIO(*transferred[device], *operations[device])
-        for device in transferred
-        if device in operations
-    }
 
 
 def _parse_quota(data: bytes) -> Mapping[str, Any]:
@@ -113,9 +75,7 @@ def _parse_quota(data: bytes) -> Mapping[str, Any]:
     return {single_field(_FIELDS["cpu.cfs_quota_us"]): parse_uint64(data)}
 
 
-def _blkio_file(file: str, devices: DeviceNames) -> CgroupFile:
-    field = single_field(_FIELDS[file])
-
+def _blkio_parser(field: str, devices: DeviceNames) -> Parse:
     def parse(data: bytes) -> Mapping[str, Any]:
         """Lines `8:0 Read 1`, `8:0 Write 2`, ..., and a last `Total 3` (blkio-controller.rst).
 
@@ -135,7 +95,7 @@ def _blkio_file(file: str, devices: DeviceNames) -> CgroupFile:
             try:
                 operations.setdefault(name, {})[words[1]] = parse_uint64(words[2])
             except ValueError:
-                devices.skip_row()
+                devices.errors.count("malformed")
         if not counted:
             return {}
         return {
@@ -146,4 +106,4 @@ def _blkio_file(file: str, devices: DeviceNames) -> CgroupFile:
             }
         }
 
-    return CgroupFile(file, "io", parse)
+    return parse

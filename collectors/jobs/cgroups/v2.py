@@ -2,15 +2,17 @@
 
 import os
 from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import Any
 
 from batchjob.quantities.reading import DeviceIO
 from collectors.jobs.cgroups.formats import (
     CgroupFile,
     DeviceNames,
-    cpu_list_file,
+    FieldTargets,
+    Parse,
     fields_by_file,
-    number_file,
+    files_to_read,
     parse_uint64,
     single_field,
 )
@@ -26,30 +28,14 @@ def sources(groups: Collection[str], devices: DeviceNames) -> tuple[CgroupFile, 
     All are hierarchical: a job's directory includes its steps, even ended ones. Hence
     memory.events, not memory.events.local.
     """
-    table = (
-        number_file(_FIELDS, "cpu.stat", "cpu", sampled=True),
-        CgroupFile("cpu.max", "cpu", _parse_quota, rare=True),
-        cpu_list_file(_FIELDS, "cpuset.cpus"),
-        cpu_list_file(_FIELDS, "cpuset.cpus.effective"),
-        number_file(_FIELDS, "memory.current", "memory"),
-        number_file(_FIELDS, "memory.peak", "memory", sampled=True),
-        number_file(_FIELDS, "memory.swap.current", "memory"),
-        number_file(_FIELDS, "memory.events", "memory"),
-        number_file(_FIELDS, "memory.stat", "memory"),
-        _pressure_file("cpu.pressure"),
-        _pressure_file("memory.pressure"),
-        _pressure_file("io.pressure"),
-        CgroupFile(
-            "io.stat",
-            "io",
-            lambda data: {single_field(_FIELDS["io.stat"]): parse_io_stat(data, devices)},
-            may_be_empty=True,  # until the first IO
-        ),
-        number_file(_FIELDS, "pids.current", "processes"),
-        number_file(_FIELDS, "pids.max", "processes", rare=True),
-        number_file(_FIELDS, "pids.events", "processes"),
-    )
-    return tuple(source for source in table if source.group in groups)
+    pressure = ("cpu.pressure", "memory.pressure", "io.pressure")
+    io_field = single_field(_FIELDS["io.stat"])
+    parsers: dict[str, Parse] = {
+        "cpu.max": _parse_quota,
+        "io.stat": lambda data: {io_field: parse_io_stat(data, devices)},
+        **{file: _pressure_parser(_FIELDS[file]) for file in pressure},
+    }
+    return tuple(chain.from_iterable(files_to_read(2, groups, parsers).values()))
 
 
 def memory_limit(path: str, root: str) -> int | None:
@@ -79,8 +65,8 @@ def _parse_quota(data: bytes) -> Mapping[str, Any]:
     return {single_field(_FIELDS["cpu.max"]): parse_uint64(quota) / parse_uint64(period)}
 
 
-def _pressure_file(file: str) -> CgroupFile:
-    (waiting, microseconds), (stalled, _) = _FIELDS[file]["some"], _FIELDS[file]["full"]
+def _pressure_parser(fields: FieldTargets) -> Parse:
+    (waiting, microseconds), (stalled, _) = fields["some"], fields["full"]
 
     def parse(data: bytes) -> Mapping[str, Any]:
         """The lines `some` and `full`; kernels before 5.13 have no `full` for cpu."""
@@ -90,7 +76,7 @@ def _pressure_file(file: str) -> CgroupFile:
             values[stalled] = _parse_total(full, b"full ") / microseconds
         return values
 
-    return CgroupFile(file, "pressure", parse)
+    return parse
 
 
 def _parse_total(line: bytes, begin: bytes) -> int:
@@ -117,7 +103,7 @@ def parse_io_stat(data: bytes, devices: DeviceNames) -> dict[str, DeviceIO]:
             counters = dict(pair.split("=", 1) for pair in f"{first_key}={rest}".split())
             values = [parse_uint64(counters[key]) for key in ("rbytes", "wbytes", "rios", "wios")]
         except (ValueError, KeyError):
-            devices.skip_row()
+            devices.errors.count("malformed")
         else:
             devices_io[name] = DeviceIO(*values)
     return devices_io

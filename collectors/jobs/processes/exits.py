@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable
 
 from batchjob.runtime.log import LogOnce
-from collectors.jobs.cgroups.reader import DescriptorBudget
 from collectors.jobs.state.job import Job
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ class ExitWatcher:
         self,
         on_exit: Callable[[Job], object],
         read_ending: Callable[[Job], bool],
-        descriptors: DescriptorBudget,
+        descriptors: threading.Semaphore,
     ) -> None:
         """`on_exit` is called when a followed process of a job has exited.
 
@@ -70,12 +69,12 @@ class ExitWatcher:
                 self._close(descriptor)
 
     def _open(self, job: Job, pid: int) -> bool:
-        if not self._descriptors.acquire():
+        if not self._descriptors.acquire(blocking=False):
             return False
         try:
             descriptor = os.pidfd_open(pid)
         except OSError:
-            self._descriptors.release(1)
+            self._descriptors.release()
             return False  # the process has ended, or the kernel is too old
         self._followed[descriptor] = job, pid
         poll = self._poll or self._start()
@@ -95,7 +94,7 @@ class ExitWatcher:
         if not self._followed_pids[job]:
             del self._followed_pids[job]
         os.close(descriptor)
-        self._descriptors.release(1)
+        self._descriptors.release()
         return job
 
     def _run(self, poll: select.epoll) -> None:

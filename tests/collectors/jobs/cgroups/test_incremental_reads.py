@@ -1,6 +1,7 @@
 """Reads of cgroup files that have been read before: only what changed is parsed."""
 
 import os
+from threading import Semaphore
 
 import pytest
 
@@ -11,14 +12,14 @@ from collectors.jobs.cgroups.formats import CgroupFile, single
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
-from collectors.jobs.cgroups.reader import DescriptorBudget, ReadErrors
+from collectors.jobs.cgroups.reader import ReadErrors
 
 
 class ReadDirectory:
     """A directory with these files, and a reader of them."""
 
     def __init__(self, path, *sources):
-        self.directory = CgroupDirectory(str(path), sources, DescriptorBudget(9), ReadErrors())
+        self.directory = CgroupDirectory(str(path), sources, Semaphore(9), ReadErrors())
         self.values = self.directory.values
         self.directory.find_files()
         self.reader = FileReader(self.directory.frequent_files())
@@ -97,7 +98,7 @@ def test_files_without_a_descriptor_are_opened_for_each_read(tmp_path):
     file = tmp_path / "memory.current"
     file.write_text("1\n")
     source = CgroupFile("memory.current", "memory", single("current"))
-    directory = CgroupDirectory(str(tmp_path), [source], DescriptorBudget(0), ReadErrors())
+    directory = CgroupDirectory(str(tmp_path), [source], Semaphore(0), ReadErrors())
     directory.find_files()
     reader = FileReader(directory.frequent_files())
     assert reader.read() == (True, [])
@@ -111,7 +112,7 @@ def test_limit_that_disappears_is_removed_from_the_values(tmp_path):
     job = tmp_path / "job"
     job.mkdir()
     (job / "memory.max").write_text("7\n")
-    directory = CgroupDirectory(str(job), [], DescriptorBudget(9), ReadErrors(), str(tmp_path))
+    directory = CgroupDirectory(str(job), [], Semaphore(9), ReadErrors(), str(tmp_path))
     directory.read_limit()
     assert directory.values == {"memory_limit": 7}
     (job / "memory.max").write_text("max\n")
@@ -131,7 +132,7 @@ def test_job_cgroup_keeps_values_read_before_a_batch_read_failed(tmp_path):
     )
     log = KernelLog(str(tmp_path / "none"))
     job_cgroup = JobCgroup(
-        "job", layout_match, None, CgroupFiles({}, files, DescriptorBudget(9), log, ReadErrors())
+        "job", layout_match, None, CgroupFiles({}, files, Semaphore(9), log, ReadErrors())
     )
     job_cgroup.add(Hierarchy(2, frozenset(), str(tmp_path)))
     try:
@@ -158,7 +159,7 @@ def test_value_in_two_hierarchies_is_read_from_the_v1_controller(tmp_path):
         file.parent.mkdir(parents=True)
     source = CgroupFile("cpu", "cpu", single("cpu_user_seconds"))
     log = KernelLog(str(tmp_path / "none"))
-    files = CgroupFiles({"cpuacct": (source,)}, (source,), DescriptorBudget(9), log, ReadErrors())
+    files = CgroupFiles({"cpuacct": (source,)}, (source,), Semaphore(9), log, ReadErrors())
     job_cgroup = JobCgroup("job", LayoutMatch(registry.layouts()[0], "slurm", "1"), None, files)
     v1_file.write_text("100\n")
     v2_file.write_text("104\n")

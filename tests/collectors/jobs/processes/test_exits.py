@@ -3,15 +3,15 @@
 import os
 import subprocess
 import threading
+from threading import Semaphore
 
-from collectors.jobs.cgroups.reader import DescriptorBudget
 from collectors.jobs.processes.exits import ExitWatcher
 from tests.helpers.waiting import scaled
 
 
 def test_process_exit_is_reported():
     exited = threading.Event()
-    watcher = ExitWatcher(lambda job: exited.set(), lambda job: False, DescriptorBudget(10))
+    watcher = ExitWatcher(lambda job: exited.set(), lambda job: False, Semaphore(10))
     with subprocess.Popen(["sleep", "60"]) as process:
         watcher.follow("job 1", [process.pid])
         process.terminate()
@@ -29,7 +29,7 @@ def test_job_without_processes_is_read_until_it_has_ended():
             ended.set()
         return not ended.is_set()
 
-    watcher = ExitWatcher(lambda job: None, read_again, DescriptorBudget(10))
+    watcher = ExitWatcher(lambda job: None, read_again, Semaphore(10))
     with subprocess.Popen(["sleep", "60"]) as second, subprocess.Popen(["sleep", "60"]) as first:
         watcher.follow("job 1", [second.pid, first.pid])
         first.terminate()
@@ -42,7 +42,7 @@ def test_job_without_processes_is_read_until_it_has_ended():
 
 
 def test_stopped_watcher_ignores_new_processes():
-    watcher = ExitWatcher(lambda job: None, lambda job: False, DescriptorBudget(10))
+    watcher = ExitWatcher(lambda job: None, lambda job: False, Semaphore(10))
     watcher.follow("job 1", [os.getpid()])
     watcher.stop()
     for thread in threading.enumerate():
