@@ -145,7 +145,7 @@ from batchjob.schedulers.cluster import ClusterOptions
 from batchjob_cli.doctor.schedulers import SCHEDULERS
 from batchjob_stats_db.poller.options import SOURCES
 from collectors.cluster.collector import find_readers
-from collectors.jobs.discovery.places import match
+from collectors.jobs.discovery.walk import match
 from collectors.jobs.discovery.site_layouts import all_layouts
 
 print(match("toy/job_7", all_layouts(()), 1).jobid)
@@ -226,7 +226,7 @@ PROVIDER = ProviderEntry(
             f'\n    "toy": {module}.PROVIDER,',
         ),
         (
-            "collectors/emissions/options.py",
+            "collectors/emissions/site_factors.py",
             "class EmissionsOptions(",
             f"\n    {module}.ToyOptions,",
         ),
@@ -237,7 +237,7 @@ PROVIDER = ProviderEntry(
     token.chmod(0o600)
     script = f"""
 from batchjob.runtime.settings import build_section
-from collectors.emissions.options import EmissionsOptions
+from collectors.emissions.site_factors import EmissionsOptions
 from collectors.emissions.site_factors import SiteFactors
 
 given = {{"emissions.provider": "toy:FR", "emissions.toy-token-file": {str(token)!r}}}

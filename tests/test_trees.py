@@ -7,8 +7,8 @@ from pathlib import Path, PurePath
 import pytest
 
 from batchjob.schedulers import registry
-from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
+from collectors.jobs.discovery.walk import match
 
 TREES = Path(__file__).parent / "fixtures" / "cgroupfs"
 

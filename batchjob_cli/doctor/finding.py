@@ -14,8 +14,7 @@ from batchjob.schedulers.layout import Layout
 from collectors.host import Host
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
 from collectors.jobs.cgroups.reader import child_names
-from collectors.jobs.discovery.places import LayoutCursor, child_cursor, mount_cursor
-from collectors.jobs.discovery.walk import MAX_DIRECTORIES
+from collectors.jobs.discovery.walk import MAX_DIRECTORIES, LayoutCursor, child_cursor, mount_cursor
 
 Result = Literal["ok", "warning", "missing"]
 

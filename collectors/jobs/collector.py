@@ -19,7 +19,7 @@ from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.formats import DeviceNames
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles
 from collectors.jobs.cgroups.kernel_log import KernelLog
-from collectors.jobs.cgroups.reader import DescriptorBudget, ReadErrors
+from collectors.jobs.cgroups.reader import ReadErrors
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 from collectors.jobs.discovery.walk import CgroupWalker
 from collectors.jobs.discovery.watch import CgroupWatcher
@@ -32,12 +32,11 @@ from collectors.jobs.families import (
     job_metrics,
 )
 from collectors.jobs.processes.exits import ExitWatcher
+from collectors.jobs.processes.identifier import UserNames
 from collectors.jobs.processes.ledger import ProcessLedger
 from collectors.jobs.processes.scanner import ProcessScanner, ScanSettings
-from collectors.jobs.processes.user_names import UserNames
 from collectors.jobs.state.job import Job
-from collectors.jobs.state.job_table import IGNORED_REASONS, OVERFLOW, JobTable
-from collectors.jobs.state.sampler import Sampler
+from collectors.jobs.state.job_table import IGNORED_REASONS, OVERFLOW, JobTable, Sampler
 from collectors.jobs.view import JobCpu, JobHolder, JobIdentity, JobLifetime, JobName
 from collectors.metric import Labels, MetricFamily, label
 
@@ -46,6 +45,8 @@ _WALK_INTERVAL_SECONDS = 60.0
 _STALE_INTERVALS = 3.0
 SCAN_WAIT_SECONDS = 0.5
 _SETTLED_POLL_SECONDS = 0.01
+# The group of files in which a group of metrics is, where it has another name.
+_FILE_GROUPS = {"memory-detail": "memory", "faults": "memory", "throttling": "cpu"}
 
 
 def _parse_group(value: Any) -> str:
@@ -97,13 +98,16 @@ class JobsCollector:
 
     def __init__(self, host: Host, options: JobsOptions, names: UserNames | None = None) -> None:
         groups = frozenset(options.metrics)
+        # The groups of files that must be read for these groups of metrics.
+        file_groups = frozenset(_FILE_GROUPS.get(group, group) for group in groups) | {"cpu"}
         self._host = host
         self._options = options
         self._metrics = job_metrics(groups)
         self._errors = ReadErrors()
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
-        descriptors = _descriptor_budget()
-        devices, file_groups = DeviceNames(host.sysfs, self._errors), _file_groups(groups)
+        soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        descriptors = threading.Semaphore(soft_limit // 2)  # half of them are for cgroup files
+        devices = DeviceNames(host.sysfs, self._errors)
         files = CgroupFiles(
             v1.sources(file_groups, devices),
             v2.sources(file_groups, devices),
@@ -124,7 +128,7 @@ class JobsCollector:
         self.scanner = ProcessScanner(
             host, self.table, names or UserNames(), settings, self._exits, self._errors
         )
-        self.sampler = Sampler(host, self.table)
+        self.sampler = Sampler(self.table)
         self.watcher = CgroupWatcher(self.table, self._wake_threads, self._errors)
         self.walker = CgroupWalker(
             self.table,
@@ -269,7 +273,7 @@ class JobsCollector:
 
     def _own_families(self) -> list[MetricFamily]:
         ignored = dict.fromkeys(IGNORED_REASONS, 0)
-        ignored[OVERFLOW] = self.table.overflow_count()
+        ignored[OVERFLOW] = len(self.table.overflow)
         for job in self.table.all():
             if job.ignored_reason is not None:
                 ignored[job.ignored_reason] += 1
@@ -286,18 +290,6 @@ def _run_order(job: Job) -> tuple[bool, float]:
 
 def _epoch(moment: Moment | None) -> float | None:
     return None if moment is None else moment.epoch
-
-
-def _file_groups(groups: frozenset[str]) -> frozenset[str]:
-    """The groups of files that must be read for these groups of metrics."""
-    needs = {"memory-detail": "memory", "faults": "memory", "throttling": "cpu"}
-    return frozenset(needs.get(group, group) for group in groups) | {"cpu"}
-
-
-def _descriptor_budget() -> DescriptorBudget:
-    """Half of the process's open file limit is for cgroup files."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return DescriptorBudget(soft // 2)
 
 
 COLLECTOR = CollectorModule(

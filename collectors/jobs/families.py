@@ -1,7 +1,7 @@
 """The metrics of jobs, and their families: the text formats need the samples metric by metric."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress, groupby
 from operator import attrgetter
@@ -35,16 +35,18 @@ METRICS = (
 )
 
 IdentifiedReading = tuple[JobIdentity, JobReading]
-_ReadColumn = Callable[[Sequence[Labels], Sequence[JobReading]], MetricColumn]
-"""Returns the samples of one quantity, from the labels of all jobs and their readings."""
-JobMetric = tuple[Metric, bool, list[_ReadColumn]]
-"""A metric, whether finished jobs keep it, and its quantities."""
+JobMetric = tuple[Metric, bool, list[tuple[Quantity, Labels]]]
+"""A metric, whether finished jobs keep it, and its quantities with the labels of each."""
 
 
 def job_metrics(groups: Collection[str]) -> list[JobMetric]:
     enabled = (q for q in JOB_QUANTITIES if not q.metric.group or q.metric.group in groups)
     return [
-        (to_metric(metric), metric.outlives_job, [_column(q, q.read) for q in quantities if q.read])
+        (
+            to_metric(metric),
+            metric.outlives_job,
+            [(q, labels(**dict(q.labels))) for q in quantities if q.read],
+        )
         for metric, quantities in groupby(enabled, attrgetter("metric"))  # they are adjacent
     ]
 
@@ -63,8 +65,7 @@ def job_families(
     of_all, of_running = _labels_and_readings(jobs), _labels_and_readings(running)
     for metric, outlives_job, quantities in metrics:
         shown = of_all if outlives_job else of_running
-        columns = partial(_columns, quantities, *shown)
-        families.append(MetricFamily(metric, columns=columns))
+        families.append(MetricFamily(metric, columns=partial(_columns, quantities, *shown)))
     return families
 
 
@@ -75,47 +76,37 @@ def _labels_and_readings(
 
 
 def _columns(
-    quantities: Sequence[_ReadColumn], job_labels: Sequence[Labels], readings: Sequence[JobReading]
-) -> Iterator[MetricColumn]:
-    return (read(job_labels, readings) for read in quantities)
-
-
-def _column(quantity: Quantity, read: Callable[[JobReading], Any]) -> _ReadColumn:
-    if quantity.group is not None:
-        (name,) = quantity.group.labels
-        return partial(_grouped_column, read, quantity.read_each, name)
-    return partial(_plain_column, read, labels(**dict(quantity.labels)))
-
-
-def _plain_column(
-    read: Callable[[JobReading], Any],
-    shared_labels: Labels,
+    quantities: Sequence[tuple[Quantity, Labels]],
     job_labels: Sequence[Labels],
     readings: Sequence[JobReading],
-) -> MetricColumn:
-    values = list(map(read, readings))
-    if None in values:
-        is_known = [value is not None for value in values]
-        job_labels = list(compress(job_labels, is_known))
-        values = list(compress(values, is_known))
-    return MetricColumn(job_labels, values, shared_labels)
+) -> Iterator[MetricColumn]:
+    """The samples of each quantity; a value that is not known has none."""
+    for quantity, shared_labels in quantities:
+        assert quantity.read is not None
+        values = list(map(quantity.read, readings))
+        if quantity.group is not None:
+            yield _grouped_column(quantity, job_labels, values)
+            continue
+        known_labels = job_labels
+        if None in values:
+            is_known = [value is not None for value in values]
+            known_labels = list(compress(job_labels, is_known))
+            values = list(compress(values, is_known))
+        yield MetricColumn(known_labels, values, shared_labels)
 
 
 def _grouped_column(
-    read: Callable[[JobReading], Any],
-    read_each: Callable[[Any], float | None],
-    name: str,
-    job_labels: Sequence[Labels],
-    readings: Sequence[JobReading],
+    quantity: Quantity, job_labels: Sequence[Labels], groups: Sequence[Mapping[str, Any] | None]
 ) -> MetricColumn:
-    groups = list(map(read, readings))
+    assert quantity.group is not None
     if not any(groups):
         return MetricColumn((), ())
+    (name,) = quantity.group.labels
     entries = [
         (Labels(f"{own_labels},{label(name, key)}"), number)
         for own_labels, values in zip(job_labels, groups, strict=True)
         if values
         for key, value in values.items()
-        if (number := read_each(value)) is not None
+        if (number := quantity.read_each(value)) is not None
     ]
-    return MetricColumn([of for of, _ in entries], [value for _, value in entries])
+    return MetricColumn([each for each, _ in entries], [number for _, number in entries])

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from batchjob.schedulers import registry
-from batchjob.schedulers.layout import LayoutMatch
 from collectors.metric import Labels, join, labels
 
 # A single value over a site's label_value_length_limit makes the whole scrape fail.
@@ -23,9 +22,9 @@ GPU_VARIABLES = re.compile(
     "|".join(
         (
             *(
-                side.gpu_variables
-                for side in registry.job_managers().values()
-                if side.gpu_variables
+                manager.gpu_variables
+                for manager in registry.job_managers().values()
+                if manager.gpu_variables
             ),
             r"CUDA_VISIBLE_DEVICES\d*|CUDA_DEVICE_ORDER|CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
             "ROCR_VISIBLE_DEVICES",
@@ -52,24 +51,8 @@ class JobIdentity(NamedTuple):
     info: Labels  # all labels of batchjob_job_info
 
 
-def make_identity(
-    layout_match: LayoutMatch,
-    jobid: str,
-    uid: int | None,
-    user: str,
-    details: Mapping[str, str],
-    cgroup: str,
-    job_name: bool,
-) -> JobIdentity:
-    """Build the identity and render its labels, once."""
-    name = make_name(layout_match.manager, jobid, user)
-    values = {"uid": "" if uid is None else str(uid), "cgroup": cgroup}
-    values.update(details)
-    values.update(
-        (key.replace("cluster", "cluster_name"), value) for key, value in layout_match.info
-    )
-    if not job_name:
-        values.pop("name", None)
+def make_identity(name: JobName, uid: int | None, values: Mapping[str, str]) -> JobIdentity:
+    """Build the identity and render its labels, once; `values` by the names in INFO_LABELS."""
     pairs = {key: _truncate(values[key]) for key in INFO_LABELS if values.get(key)}
     return JobIdentity(name, uid, join(name.labels, labels(**pairs)))
 

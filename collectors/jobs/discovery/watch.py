@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from batchjob.runtime.log import LogOnce
 from collectors.jobs.cgroups.mounts import Hierarchy
@@ -28,6 +29,7 @@ _DIRECTORIES = inotify.APPEARED | inotify.DISAPPEARED | inotify.ONLYDIR
 _MAX_DEPTH_IN_JOB = 3  # levels below a job's directory: step, user, task
 
 
+@dataclass(slots=True, eq=False)
 class _JobDirectory:
     """A job's own directory in one hierarchy, and the watches in it.
 
@@ -35,12 +37,10 @@ class _JobDirectory:
     a suffix of the job's path, in a string that is shared with other jobs.
     """
 
-    __slots__ = ("job", "numbers", "path")
-
-    def __init__(self, job: Job, path: str) -> None:
-        self.job = job
-        self.path = path
-        self.numbers: dict[str, int] = {}  # "" or "/step_0/task_0" → number of the watch
+    job: Job
+    path: str
+    # "" or "/step_0/task_0" → number of the watch
+    numbers: dict[str, int] = field(default_factory=dict)
 
     def suffix(self, number: int) -> str:
         """The rest of a watch's path after the job's path."""
@@ -64,7 +64,12 @@ class CgroupWatcher:
         self._branch_numbers: dict[str, int] = {}  # path → number of its watch
         self._watched_jobs: dict[int, _JobDirectory] = {}  # by number of the watch
         self._job_directories: dict[str, _JobDirectory] = {}  # by path
-        self._inotify = self._open_inotify()
+        self._inotify: Inotify | None = None
+        try:
+            self._inotify = Inotify()
+        except OSError as error:
+            self.complete = False
+            log.warning("inotify: %s; jobs are found only at scrapes", error)
         self._once = LogOnce(log)
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -133,14 +138,6 @@ class CgroupWatcher:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 self.complete = False
                 self._once.warning("refused", "inotify: %s; jobs are found only at scrapes", error)
-            return None
-
-    def _open_inotify(self) -> Inotify | None:
-        try:
-            return Inotify()
-        except OSError as error:
-            self.complete = False
-            log.warning("inotify: %s; jobs are found only at scrapes", error)
             return None
 
     def _run(self) -> None:

@@ -1,10 +1,14 @@
 """Identifies jobs: owner, id, account. Runs in the scanner's thread."""
 
 import pwd
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from batchjob.runtime.formatting import replace_non_utf8
 from batchjob.runtime.user_files import ForeignFileError
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import LayoutMatch
@@ -18,10 +22,9 @@ from collectors.jobs.processes.snapshot import (
     ProcessSnapshot,
     SnapshotReader,
 )
-from collectors.jobs.processes.user_names import UserNames
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import CONFLICT, UNTRUSTED
-from collectors.jobs.view import GPU_VARIABLES, make_identity
+from collectors.jobs.view import GPU_VARIABLES, make_identity, make_name
 
 OWNER_WAIT_SECONDS = 2.0  # maximum wait for an owner, before the job is exposed without one
 ROOT_OWNER_SECONDS = 60.0  # for this long, root's job may still turn out to be a user's
@@ -30,35 +33,84 @@ _MAX_FILE_READS = 4  # the engine may write its files after it has started the c
 _MAX_GPU_CHARACTERS = 64 << 10  # maximum characters of a job's distinct sets of GPU variables
 # Reads per process: right after fork() it does not have its own environment yet.
 _ENVIRON_ATTEMPTS = 3
+DEADLINE_SECONDS = 1.0  # to wait for a login name
+KNOWN_SECONDS = 3600.0  # for which a name is kept
+UNKNOWN_SECONDS = 60.0  # for which a uid without a name is
 
 
-class JobIdentifier:
-    """Sets `Job.identity` and `Job.ignored_reason` from scans of processes."""
+def _look_up(uid: int) -> str | None:
+    try:
+        return replace_non_utf8(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return None
+
+
+class UserNames:
+    """Login names of uids, from a name service that may hang (getpwuid(3) over LDAP, SSSD, NIS).
+
+    A thread of its own makes each query, so that every wait is bounded. While one query hangs, all
+    others are answered "unknown" at once.
+    """
 
     def __init__(
         self,
-        reader: SnapshotReader,
-        names: UserNames,
-        errors: ReadErrors,
-        job_name: bool,
-        container_directories: Sequence[str] = (),
+        look_up: Callable[[int], str | None] = _look_up,
+        deadline: float = DEADLINE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reader = reader
-        self._names = names
-        self._errors = errors
-        self._job_name = job_name
-        self._container_directories = container_directories
+        self._look_up = look_up
+        self._deadline = deadline
+        self._clock = clock
+        self._cache: dict[int, tuple[str | None, float]] = {}
+        self._query: threading.Thread | None = None
+
+    def user(self, uid: int) -> str | None:
+        """The login name; None if there is none or the service does not answer in time."""
+        name, valid_until = self._cache.get(uid, (None, float("-inf")))
+        if self._clock() < valid_until:
+            return name
+        if self._query is not None and self._query.is_alive():
+            return None
+        query = self._query = threading.Thread(
+            target=self._ask, args=(uid,), name="names", daemon=True
+        )
+        query.start()
+        query.join(self._deadline)
+        return None if query.is_alive() else self._cache[uid][0]
+
+    def _ask(self, uid: int) -> None:
+        try:
+            name = self._look_up(uid)
+        except OSError:
+            name = None
+        valid_seconds = KNOWN_SECONDS if name is not None else UNKNOWN_SECONDS
+        self._cache[uid] = (name, self._clock() + valid_seconds)
+
+
+@dataclass(eq=False)
+class JobIdentifier:
+    """Sets `Job.identity` and `Job.ignored_reason` from scans of processes."""
+
+    reader: SnapshotReader
+    names: UserNames
+    errors: ReadErrors
+    job_name: bool
+    container_directories: Sequence[str] = ()
 
     def identify(self, job: Job, state: JobScanState, snapshot: ProcessSnapshot) -> None:
         """Set the job's identity if its owner is known or the wait for the owner is over."""
-        age = self._reader.host.monotonic() - state.first_seen_at
+        age = self.reader.host.monotonic() - state.first_seen_at
         waited = age > OWNER_WAIT_SECONDS
-        owners = _part_owners(snapshot)
+        owners = {
+            uid
+            for root, members in snapshot.by_root.items()
+            if (uid := _find_owner(root.layout_match, members)) is not None
+        }
         is_uncertain = state.owner is None or (state.owner == 0 and age < ROOT_OWNER_SECONDS)
         if is_uncertain and owners:
             state.owner = min(owners)
-        elif state.owner is None and waited and snapshot.without_schedulers():
-            state.owner = min(process.uid for process in snapshot.without_schedulers())
+        elif state.owner is None and waited and snapshot.without_schedulers:
+            state.owner = min(process.uid for process in snapshot.without_schedulers)
         job.ignored_reason = _ignored_reason(snapshot, owners, state.owner)
         if state.jobid is None:
             state.jobid = self._read_jobid(job, snapshot)
@@ -77,17 +129,18 @@ class JobIdentifier:
         elif state.owner is None:
             user = ""
         else:
-            user = self._names.user(state.owner) or str(state.owner)
-        roots = job.process_roots()
-        identity = make_identity(
-            job.layout_match,
-            jobid,
-            state.owner,
-            user,
-            state.details,
-            roots[0].path if roots else "",
-            self._job_name,
-        )
+            user = self.names.user(state.owner) or str(state.owner)
+        values = {
+            "uid": "" if state.owner is None else str(state.owner),
+            "cgroup": next((root.path for root in job.process_roots()), ""),
+            **state.details,
+        }
+        for key, value in job.layout_match.info:
+            values[key.replace("cluster", "cluster_name")] = value
+        if not self.job_name:
+            values.pop("name", None)
+        name = make_name(job.layout_match.manager, jobid, user)
+        identity = make_identity(name, state.owner, values)
         if identity != previous:
             job.identity = identity
 
@@ -95,7 +148,7 @@ class JobIdentifier:
         """Count, once per job, that permission to read its processes is denied (CAP_SYS_PTRACE)."""
         if not state.denied:
             state.denied = True
-            self._errors.count("denied")
+            self.errors.count("denied")
 
     def _read_jobid(self, job: Job, snapshot: ProcessSnapshot) -> str | None:
         """The job id of accounting, from the path or the title of the scheduler's own process."""
@@ -109,7 +162,7 @@ class JobIdentifier:
 
     def _read_title(self, pid: int) -> bytes:
         try:
-            return proc.read_command_line(self._reader.host.procfs, pid)
+            return proc.read_command_line(self.reader.host.procfs, pid)
         except OSError:
             return b""
 
@@ -158,7 +211,7 @@ class JobIdentifier:
         reads, state.file_reads = state.file_reads + 1, _MAX_FILE_READS  # not again if it hangs
         owner = 0 if found.uid is None else found.uid
         # A home directory may hang; no process has the number 0.
-        self._reader.current_read = (0, self._reader.host.monotonic())
+        self.reader.current_read = (0, self.reader.host.monotonic())
         details: Mapping[str, str] = {}
         reason = "container_state"
         try:
@@ -170,16 +223,16 @@ class JobIdentifier:
             state.details = {key: value for key, value in details.items() if value}
             state.file_reads = reads
             if not details and reads == _MAX_FILE_READS:
-                self._errors.count(reason)
+                self.errors.count(reason)
         except (OSError, ValueError, KeyError):
-            self._errors.count("container_state")
+            self.errors.count("container_state")
         finally:
-            self._reader.current_read = None
+            self.reader.current_read = None
 
     def _state_directories(self, uid: int | None) -> Iterator[Path]:
         """Root's containers have nothing in a home directory."""
-        is_known = uid is not None and self._names.user(uid) is not None  # in bounded time
-        for directory in self._container_directories:
+        is_known = uid is not None and self.names.user(uid) is not None  # in bounded time
+        for directory in self.container_directories:
             if not directory.startswith("~/"):
                 yield Path(directory)
             elif uid is not None and is_known:
@@ -189,11 +242,11 @@ class JobIdentifier:
         self, cpus_of: Callable[[Environment], int | None], pid: int, state: JobScanState
     ) -> int | None:
         # The file may be on any file system, so reading it may hang.
-        self._reader.current_read = (pid, self._reader.host.monotonic())
+        self.reader.current_read = (pid, self.reader.host.monotonic())
         try:
             return cpus_of(state.environ)
         finally:
-            self._reader.current_read = None
+            self.reader.current_read = None
 
     def _read_environ(
         self, pid: int, state: JobScanState, names: frozenset[str]
@@ -201,16 +254,16 @@ class JobIdentifier:
         def wanted(name: str) -> object:
             return name in names or GPU_VARIABLES.fullmatch(name)
 
-        self._reader.current_read = (pid, self._reader.host.monotonic())
+        self.reader.current_read = (pid, self.reader.host.monotonic())
         try:
-            return proc.read_environ(self._reader.host.procfs, pid, wanted)
+            return proc.read_environ(self.reader.host.procfs, pid, wanted)
         except PermissionError:
             self.count_denied(state)
             return {}
         except OSError:
             return {}  # the process has ended
         finally:
-            self._reader.current_read = None
+            self.reader.current_read = None
 
 
 @cache
@@ -227,14 +280,6 @@ def _find_owner(layout_match: LayoutMatch, processes: Iterable[Process]) -> int 
         return layout_match.uid
     others = [process for process in processes if process.uid != 0]
     return min(others, key=lambda process: process.started).uid if others else None
-
-
-def _part_owners(snapshot: ProcessSnapshot) -> set[int]:
-    owners = (
-        _find_owner(root.layout_match, [p for found in by_directory.values() for p in found])
-        for root, by_directory in snapshot.by_root.items()
-    )
-    return {uid for uid in owners if uid is not None}
 
 
 def _ignored_reason(snapshot: ProcessSnapshot, owners: set[int], owner: int | None) -> str | None:

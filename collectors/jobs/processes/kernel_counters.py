@@ -103,11 +103,12 @@ class KernelCounters:
         state.updated_at = self._read_at
         is_same = True
         ids = state.cgroups.values()
+        # Without loopback, as in a network namespace.
+        wires = None
+        if answer.network is not None:
+            wires = {job: wire for job, (wire, _) in answer.network.items()}
         for wanted, counted, counters in zip(
-            self._wanted,
-            (answer.process_io, _sent_and_received(answer)),
-            (state.io, state.sockets),
-            strict=True,
+            self._wanted, (answer.process_io, wires), (state.io, state.sockets), strict=True
         ):
             values = [counted[each] for each in ids if each in counted] if counted else []
             if wanted and values:
@@ -120,23 +121,14 @@ class KernelCounters:
         ended = job.ended.monotonic if job.ended else float("inf")
         return not state.cgroups or self._client is None or state.updated_at >= ended
 
-    def io(self, state: KernelState) -> Sequence[float] | None:
-        """As ProcessCounters has them; None if they are not counted."""
-        return self._shown(state, state.io)
-
     def interfaces(self, state: KernelState) -> Mapping[str, Interface] | None:
         """The traffic of the job's sockets; a socket has no errors and drops of its own."""
-        shown = self._shown(state, state.sockets)
+        shown = self.shown(state, state.sockets)
         if shown is None:
             return None
         return {SOCKETS: Interface(shown[0], shown[1], None, None, shown[2], shown[3], None, None)}
 
-    def _shown(self, state: KernelState, counters: ContinuedCounters) -> Sequence[float] | None:
+    def shown(self, state: KernelState, counters: ContinuedCounters) -> Sequence[float] | None:
+        """The numbers of `state.io` or `state.sockets`; None if they are not counted."""
         is_fresh = self._host.monotonic() - state.updated_at < _KEPT_SECONDS
         return counters.shown if is_fresh and counters.instance and counters.shown else None
-
-
-def _sent_and_received(answer: JobCounters) -> Mapping[int, Sequence[int]] | None:
-    """Without loopback, as in a network namespace."""
-    network = answer.network
-    return None if network is None else {job: wire for job, (wire, _) in network.items()}

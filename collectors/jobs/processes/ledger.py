@@ -50,22 +50,20 @@ class ProcessLedger:
         except (OSError, ValueError):
             return ""
 
-    def restore(self, key: str) -> ProcessTotals:
-        """The totals of a run; zero if it is new."""
+    def restore(self, key: str, kernel: KernelState) -> ProcessTotals:
+        """The totals of a run; zero if it is new.
+
+        Also sets the helper's counters of the run; those of /proc go on as the helper's.
+        """
         line = self._lines.get(key)
         if line is None:
             return ProcessTotals()
-        _, ended, shown, *known = parse_json(line)
-        return ProcessTotals(tuple(ended), ProcessCounters(*shown), *map(tuple, known[:1]))
-
-    def restore_kernel(self, key: str, state: KernelState) -> None:
-        """Set the helper's counters of a run; those of /proc go on as the helper's."""
-        _, _, shown, *more = parse_json(self._lines.get(key, "[0, 0, []]"))
-        io, sockets = more[1] if len(more) > 1 else (["", [], []], ["", [], []])
-        state.io = ContinuedCounters.from_saved(io)
-        state.sockets = ContinuedCounters.from_saved(sockets)
-        if not state.io.shown:
-            state.io.shown = [each or 0.0 for each in shown[2:]]
+        _, ended, shown, *more = parse_json(line)
+        if len(more) > 1:
+            kernel.io, kernel.sockets = map(ContinuedCounters.from_saved, more[1])
+        if not kernel.io.shown:
+            kernel.io.shown = [each or 0.0 for each in shown[2:]]
+        return ProcessTotals(tuple(ended), ProcessCounters(*shown), *map(tuple, more[:1]))
 
     def save(
         self, key: str, totals: ProcessTotals, shown: ProcessCounters, kernel: KernelState
@@ -134,6 +132,7 @@ def _parse(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
     width = len(ProcessCounters._fields)
     for line in lines:
         with contextlib.suppress(ValueError, TypeError):
+            # An earlier exporter has not kept what is `known`, or what the helper has counted.
             key, ended, shown, *known = parse_json(line)
             numbers = [float(each) for each in (*ended, *(each or 0 for each in shown))]
             are_pairs = all(len([float(each) for each in pair]) == 2 for pair in known[:1])

@@ -3,12 +3,11 @@
 Only this thread reads /proc: reading a process that is stuck in a file system may hang for ever.
 """
 
-import contextlib
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batchjob.quantities.reading import Interface, ProcessReading
@@ -22,12 +21,12 @@ from collectors.jobs.processes.identifier import (
     OWNER_WAIT_SECONDS,
     ROOT_OWNER_SECONDS,
     JobIdentifier,
+    UserNames,
 )
 from collectors.jobs.processes.kernel_counters import KernelCounters
 from collectors.jobs.processes.ledger import ProcessLedger
 from collectors.jobs.processes.proc import Process, ProcessCounters
 from collectors.jobs.processes.snapshot import JobScanState, SnapshotReader
-from collectors.jobs.processes.user_names import UserNames
 from collectors.jobs.state.job import Job, JobScan
 from collectors.jobs.state.job_table import JobTable
 
@@ -83,9 +82,7 @@ class ProcessScanner:
         self._may_wake = threading.Event()  # set while low-priority requests may wake the thread
         self._jobs_with_exits: deque[Job] = deque()  # jobs of which a process has ended
         self._requested_at = float("-inf")
-        self._served_changed = threading.Condition()
-        # Sequence numbers of the last call of `refresh`, and of the last one that was served.
-        self._requested = self._served = 0
+        self._waiting: list[threading.Event] = []  # to be set after the next scan
         self._stopped = False
         self._generation = 0
         self._states: dict[Job, JobScanState] = {}
@@ -125,12 +122,11 @@ class ProcessScanner:
         """Have all jobs scanned now, and wait for that at most `timeout` seconds."""
         if self._thread is None:
             return
-        with self._served_changed:
-            self._requested += 1
-            ticket = self._requested
-            self._requested_at = self._host.monotonic()
-            self._wake.set()
-            self._served_changed.wait_for(lambda: self._served >= ticket, timeout)
+        scanned = threading.Event()
+        self._waiting.append(scanned)
+        self._requested_at = self._host.monotonic()
+        self._wake.set()
+        scanned.wait(timeout)
 
     def _wake_if_rested(self) -> None:
         if self._may_wake.is_set():
@@ -164,7 +160,8 @@ class ProcessScanner:
         jobs = self._table.all()
         living = set(jobs)
         self._states = {job: state for job, state in self._states.items() if job in living}
-        for job in self._take_jobs_with_exits():
+        while self._jobs_with_exits:  # only this thread takes them
+            job = self._jobs_with_exits.popleft()
             if job in self._states:
                 self._states[job].has_exits = True
         if self._kernel.answered or os.path.exists(self._host.helper):
@@ -204,12 +201,11 @@ class ProcessScanner:
     def _run(self, generation: int) -> None:
         while not self._stopped and generation == self._generation:
             self._wake.clear()
-            requested = self._requested
+            waiting, self._waiting = self._waiting, []
             started = self._host.monotonic()
             pause = self._try_scan()
-            with self._served_changed:
-                self._served = max(self._served, requested)
-                self._served_changed.notify_all()
+            for scanned in waiting:
+                scanned.set()
             is_young = pause is not None and pause <= 4 * _YOUNG_PAUSE_SECONDS
             rest_factor = _REST_FACTOR_WHILE_YOUNG if is_young else _REST_FACTOR
             rest = min(rest_factor * (self._host.monotonic() - started), 60.0)
@@ -225,11 +221,6 @@ class ProcessScanner:
         if not self._jobs_with_exits:
             self._wake.wait(None if pause is None else max(pause - rest, 0.0))
         self._may_wake.clear()
-
-    def _take_jobs_with_exits(self) -> Iterator[Job]:
-        with contextlib.suppress(IndexError):
-            while True:
-                yield self._jobs_with_exits.popleft()
 
     def _try_scan(self) -> float | None:
         try:
@@ -261,7 +252,10 @@ class ProcessScanner:
             return  # missing processes may be alive
         processes = snapshot.all()
         state.last_processes = {process.pid: process for process in processes}
-        self._read_young_job(job, state)
+        now = self._host.now()
+        if now.monotonic - state.first_seen_at < OWNER_WAIT_SECONDS:
+            job.read(now)  # it may be removed before the next scrape
+        job.count_oom_kills()
         if processes:
             self._update_start(job, state, processes)
             self._identifier.identify(job, state, snapshot)
@@ -289,8 +283,7 @@ class ProcessScanner:
         """The sums over the job's processes, which are written before they are exposed."""
         if state.ledger_key is None:
             state.ledger_key = self.ledger.key(job)
-            state.totals = self.ledger.restore(state.ledger_key)
-            self.ledger.restore_kernel(state.ledger_key, state.kernel)
+            state.totals = self.ledger.restore(state.ledger_key, state.kernel)
             for _ in range(state.totals.count_unseen_ends(state.last_processes.values())):
                 self._errors.count("ended_unseen")
         sums = state.totals.update(state.last_processes)
@@ -311,7 +304,7 @@ class ProcessScanner:
             self._errors.count("helper_restarted")
         if not counted.instance:
             return sums
-        io = self._kernel.io(state.kernel) or (None,) * 4
+        io = self._kernel.shown(state.kernel, state.kernel.io) or (None,) * 4
         return ProcessCounters(*(sums or (0.0, 0.0))[:2], *io)
 
     def _count_ended(self, job: Job, state: JobScanState) -> None:
@@ -352,13 +345,6 @@ class ProcessScanner:
             else:
                 continue
             return
-
-    def _read_young_job(self, job: Job, state: JobScanState) -> None:
-        """Read the cgroup of a young job, which may be removed before the next scrape."""
-        now = self._host.now()
-        if now.monotonic - state.first_seen_at < OWNER_WAIT_SECONDS:
-            job.read(now)
-        job.count_oom_kills()
 
     def _update_without_processes(self, job: Job, state: JobScanState, hidden: bool) -> None:
         """End or identify a job without visible processes; `hidden`: it has some that /proc hides.
@@ -406,16 +392,11 @@ class ProcessScanner:
             return None  # a partial sum would be wrong
 
     def _sum_open_files_limits(self, owned: list[Process]) -> int | None:
-        total = 0
-        for process in owned:
-            try:
-                limit = proc.read_open_files_limit(self._host.procfs, process.pid)
-            except (OSError, ValueError, IndexError):
-                return None
-            if limit is None:
-                return None
-            total += limit
-        return total or None
+        try:
+            limits = [proc.read_open_files_limit(self._host.procfs, p.pid) for p in owned]
+        except (OSError, ValueError, IndexError):
+            return None
+        return None if None in limits else sum(filter(None, limits)) or None
 
     def _read_network(
         self, state: JobScanState, owned: list[Process]

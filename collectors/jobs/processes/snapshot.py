@@ -14,16 +14,14 @@ from collectors.jobs.processes.kernel_counters import KernelState
 from collectors.jobs.processes.proc import Process, ProcessTotals
 from collectors.jobs.state.job import Job, ProcessRoot
 
-STARTERS = frozenset(name for side in registry.job_managers().values() for name in side.launchers)
+STARTERS = frozenset(
+    program for manager in registry.job_managers().values() for program in manager.launchers
+)
 
 # Errors for a process that has ended, or that /proc hides (proc(5), hidepid).
 _ENDED_ERRNOS = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
 
 _CLOCK_WAS_SET_SECONDS = 1.0  # a larger change of the boot time means that the clock was set
-
-
-_NO_VARIABLES: Mapping[str, str] = {}
-_NO_GPU_VARIABLES: Mapping[frozenset[tuple[str, str]], Mapping[str, str]] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -38,9 +36,9 @@ class JobScanState:
     environ_reads: dict[tuple[int, float], int] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
     # Variables from which the job's CPUs are read.
-    environ: Mapping[str, str] = field(default_factory=lambda: _NO_VARIABLES)
+    environ: Mapping[str, str] = field(default_factory=dict)
     gpu_environs: Mapping[frozenset[tuple[str, str]], Mapping[str, str]] = field(
-        default_factory=lambda: _NO_GPU_VARIABLES
+        default_factory=dict
     )
     cpus: int | None = None  # on this node, from its environment
     jobid: str | None = None
@@ -56,39 +54,26 @@ class JobScanState:
 
 @dataclass(frozen=True)
 class ProcessSnapshot:
-    """The processes of a job at one moment, by part and by directory below the part's own."""
+    """The processes of a job at one moment.
 
-    by_root: Mapping[ProcessRoot, Mapping[str, list[Process]]]
+    `without_schedulers`: all but slurmstepd and its like, and the placeholder of Slurm's external
+    step. A task begins as a fork of its scheduler as root, and has the scheduler's name until it
+    has changed to its user and runs its program.
+    """
+
+    by_root: Mapping[ProcessRoot, list[Process]]
+    without_schedulers: list[Process]
     listed: int  # pids in the cgroups; /proc may hide some of them (proc(5), hidepid)
     complete: bool  # False: a list of processes could not be read
 
     def all(self) -> list[Process]:
         """Every process, including the scheduler's own."""
-        return [
-            process
-            for by_directory in self.by_root.values()
-            for processes in by_directory.values()
-            for process in processes
-        ]
-
-    def without_schedulers(self) -> list[Process]:
-        """All but slurmstepd and its like, and the placeholder of Slurm's external step.
-
-        A task begins as a fork of its scheduler as root, and has the scheduler's name until it has
-        changed to its user and runs its program.
-        """
-        found = []
-        for root, by_directory in self.by_root.items():
-            for below, members in by_directory.items():
-                scheduler_paths = root.layout_match.layout.scheduler_paths
-                if scheduler_paths is None or not scheduler_paths.fullmatch(below):
-                    found += [one for one in members if one.program not in STARTERS]
-        return found
+        return [process for members in self.by_root.values() for process in members]
 
     def owned(self, owner: int | None) -> list[Process]:
         """The job's own processes: in a user's job, those of root belong to the scheduler."""
         if owner in (None, 0):
-            return self.without_schedulers()
+            return self.without_schedulers
         return [process for process in self.all() if process.uid != 0]
 
 
@@ -129,7 +114,8 @@ class SnapshotReader:
 
     def read(self, job: Job, state: JobScanState) -> ProcessSnapshot | None:
         """Scan a job; None for another pid namespace, whose processes /proc does not show."""
-        by_root: dict[ProcessRoot, dict[str, list[Process]]] = {}
+        by_root: dict[ProcessRoot, list[Process]] = {}
+        without_schedulers: list[Process] = []
         listed, complete = 0, True
 
         def unreadable(error: OSError | ValueError) -> None:
@@ -138,17 +124,21 @@ class SnapshotReader:
             self._errors.count(error)
 
         for root in job.process_roots():
-            by_directory = by_root.setdefault(root, {})
+            members = by_root.setdefault(root, [])
+            scheduler_paths = root.layout_match.layout.scheduler_paths
             for directory in descendants(root.directory, unreadable):
                 pids = read_pids((directory,), unreadable)
                 if 0 in pids:
                     self._errors.count("namespace")
                     return None
                 listed += len(pids)
-                found = [self._read_process(pid, state) for pid in pids - self.stuck]
+                read = [self._read_process(pid, state) for pid in pids - self.stuck]
+                found = [process for process in read if process is not None]
+                members += found
                 below = directory[len(root.directory) + 1 :]
-                by_directory[below] = [process for process in found if process is not None]
-        return ProcessSnapshot(by_root, listed, complete)
+                if scheduler_paths is None or not scheduler_paths.fullmatch(below):
+                    without_schedulers += [one for one in found if one.program not in STARTERS]
+        return ProcessSnapshot(by_root, without_schedulers, listed, complete)
 
     def _read_process(self, pid: int, state: JobScanState) -> Process | None:
         self.current_read = (pid, self.host.monotonic())

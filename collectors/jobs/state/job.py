@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from batchjob.quantities.reading import (
@@ -44,6 +44,7 @@ class ProcessRoot:
     directory: str
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One job of this node, with all directories of its parts.
 
@@ -51,31 +52,22 @@ class Job:
     `last_scan` are immutable values that the scanner's thread rebinds.
     """
 
-    __slots__ = (
-        "_files", "_has_cgroup_cpu", "_lock", "_parts", "_removed_readings", "appeared",
-        "delegated", "ended", "identity", "ignored_reason", "last_scan", "layout_match", "reading",
-        "started",
-    )  # fmt: skip
-
-    def __init__(
-        self, layout_match: LayoutMatch, now: Moment, is_new: bool, files: CgroupFiles
-    ) -> None:
-        self.layout_match = layout_match
-        self.appeared = now if is_new else None  # None: it existed before the exporter
-        self.started = None if layout_match.started_at is None else now.at(layout_match.started_at)
-        self.ended: Moment | None = None
-        self.identity: JobIdentity | None = None
-        self.last_scan: JobScan | None = None
-        self.ignored_reason: str | None = None  # why it is not exposed: conflict, untrusted
-        # A part is in a tree delegated to a user, who can imitate any job there.
-        self.delegated = False
-        self._files = files
-        self._lock = threading.Lock()
-        self._parts: dict[str, JobCgroup] = {}
-        # Of parts that were removed while others exist.
-        self._removed_readings: tuple[CgroupReading, ...] = ()
-        self.reading = EMPTY_CGROUP_READING
-        self._has_cgroup_cpu = False  # whether a cgroup has reported its CPU time
+    layout_match: LayoutMatch
+    appeared: Moment | None  # None: it existed before the exporter
+    started: Moment | None
+    _files: CgroupFiles
+    ended: Moment | None = None
+    identity: JobIdentity | None = None
+    last_scan: JobScan | None = None
+    ignored_reason: str | None = None  # why it is not exposed: conflict, untrusted
+    delegated: bool = False
+    """A part is in a tree delegated to a user, who can imitate any job there."""
+    reading: CgroupReading = EMPTY_CGROUP_READING
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _parts: dict[str, JobCgroup] = field(default_factory=dict)
+    # Of parts that were removed while others exist.
+    _removed_readings: tuple[CgroupReading, ...] = ()
+    _has_cgroup_cpu: bool = False  # whether a cgroup has reported its CPU time
 
     def add(
         self, hierarchy: Hierarchy, path: str, layout_match: LayoutMatch, delegate: int | None
@@ -208,7 +200,7 @@ class Job:
 
     def _forget_removed_parts(self, now: Moment) -> None:
         for path in [path for path, part in self._parts.items() if part.is_removed]:
-            self._removed_readings += (keep_counters(self._parts.pop(path).last_reading()),)
+            self._removed_readings += (keep_counters(self._parts.pop(path).reading),)
         if not self._parts and self.ended is None:
             self.ended = now
 

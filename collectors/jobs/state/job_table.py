@@ -1,13 +1,19 @@
-"""All jobs of this node: running ones, ended ones that linger, and ignored ones."""
+"""All jobs of this node: running, lingering and ignored ones, and the thread that samples them.
+
+A job's cgroup may be removed before the watcher runs; then the last reading is final. So jobs are
+read every second in their first minute, and later after another 2 % of their age.
+"""
 
 import logging
 import threading
 from collections import deque
 from pathlib import PurePosixPath
 
+from batchjob.runtime.background import Loop
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.host import Host
+from collectors.jobs.cgroups.formats import SAMPLED
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.state.job import Job
@@ -16,6 +22,10 @@ log = logging.getLogger(__name__)
 
 OVERFLOW, CONFLICT, UNTRUSTED = "max", "conflict", "untrusted"
 IGNORED_REASONS = (OVERFLOW, CONFLICT, UNTRUSTED)
+
+_MIN_SAMPLE_SECONDS = 1.0  # between two samples of a job, and between wake-ups
+_SAMPLE_SECONDS_PER_AGE = 0.02
+_YOUNG_SECONDS = 60.0
 
 
 class JobTable:
@@ -30,7 +40,8 @@ class JobTable:
         self._max_running = max_running
         self._max_ended = max_ended
         self._jobs: dict[tuple[str, str], Job] = {}
-        self._overflow: set[tuple[str, str]] = set()
+        self.overflow: set[tuple[str, str]] = set()
+        """The jobs beyond the maximum since the last walk of all trees, which resets it."""
         self._maybe_stale: deque[tuple[str, str]] = deque()  # found by a walk, perhaps stale
         self._has_nesting = False  # whether any job may contain others
         self._lock = threading.Lock()
@@ -59,7 +70,9 @@ class JobTable:
             job = None
         is_known = job is not None
         if job is None:
-            job = Job(layout_match, self.host.now(), is_new, self._files)
+            now, stated = self.host.now(), layout_match.started_at
+            started = None if stated is None else now.at(stated)
+            job = Job(layout_match, now if is_new else None, started, self._files)
         directory = job.add(hierarchy, path, layout_match, delegate)
         if directory is None:
             return None
@@ -98,14 +111,6 @@ class JobTable:
             )
         ]
 
-    def overflow_count(self) -> int:
-        """The number of jobs beyond the maximum since the last walk of all trees."""
-        return len(self._overflow)
-
-    def begin_walk(self) -> None:
-        """Reset the number of jobs beyond the maximum, before a walk of all trees."""
-        self._overflow = set()
-
     def prune(self) -> None:
         """Remove jobs that have lingered long enough, and the oldest if there are too many."""
         now = self.host.now()
@@ -134,7 +139,7 @@ class JobTable:
             if job.is_empty():
                 return False
             if not self._forget_empty_job():
-                self._overflow.add(key)
+                self.overflow.add(key)
                 self._once.warning(
                     "max",
                     "more than %d jobs: further jobs are counted, not exposed",
@@ -168,3 +173,31 @@ class JobTable:
             if self._jobs.get(key) is job:
                 del self._jobs[key]
         job.close()
+
+
+class Sampler(Loop):
+    """A thread that reads CPU time and memory peak of live jobs between scrapes.
+
+    If a job's end is missed, only its usage since the last sample is lost.
+    """
+
+    def __init__(self, table: JobTable) -> None:
+        super().__init__("sampler", self.sample)
+        self._table = table
+        self._due_at: dict[Job, float] = {}  # monotonic seconds
+
+    def sample(self) -> float | None:
+        """Read every job that is due; returns seconds until the next one, None without jobs."""
+        moment = self._table.host.now()
+        now = moment.monotonic
+        previous, self._due_at = self._due_at, {}
+        for job in self._table.running():
+            due_at = previous.get(job, now)
+            if due_at <= now:
+                job.read(moment, SAMPLED)
+                started = job.started or job.appeared
+                age = now - started.monotonic if started else 0.0
+                is_young = age < _YOUNG_SECONDS
+                due_at = now + (_MIN_SAMPLE_SECONDS if is_young else _SAMPLE_SECONDS_PER_AGE * age)
+            self._due_at[job] = due_at
+        return max(min(self._due_at.values()) - now, _MIN_SAMPLE_SECONDS) if self._due_at else None

@@ -7,8 +7,8 @@ import yaml
 
 from batchjob.schedulers import registry
 from batchjob_cli.doctor.command import SUBJECTS
-from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import site_layouts
+from collectors.jobs.discovery.walk import match
 
 ROOT = Path(__file__).parents[3]
 

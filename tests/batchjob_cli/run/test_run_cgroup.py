@@ -15,7 +15,7 @@ from batchjob.schedulers import registry
 from batchjob_cli.run import cgroup, limits
 from batchjob_cli.run.limits import CgroupError, RunLimits
 from collectors.host import Host
-from collectors.jobs.discovery.places import match
+from collectors.jobs.discovery.walk import match
 from tests.batchjob_cli.run.conftest import own_cgroups
 from tests.helpers.waiting import scaled, until
 

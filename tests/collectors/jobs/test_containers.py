@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from batchjob.schedulers import registry
 from batchjob_exporter import exposition
 from collectors.jobs import collector
-from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
-from collectors.jobs.processes.user_names import UserNames
+from collectors.jobs.discovery.walk import match
+from collectors.jobs.processes.identifier import UserNames
 from tests.collectors.jobs.nodes import requires_root
 
 ENABLED = site_layouts([{"manager": name, "enabled": True} for name in ("docker", "podman")])

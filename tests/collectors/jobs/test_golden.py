@@ -12,7 +12,7 @@ import pytest
 
 from batchjob_exporter import exposition
 from collectors.jobs import collector
-from collectors.jobs.processes.user_names import UserNames
+from collectors.jobs.processes.identifier import UserNames
 from collectors.metric import MetricFamily
 
 REPOSITORY = Path(__file__).parents[3]

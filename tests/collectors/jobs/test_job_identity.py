@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from batchjob.schedulers.slurm.node import jobid_from_title
-from collectors.jobs.processes.user_names import UserNames
+from collectors.jobs.processes.identifier import UserNames
 from collectors.jobs.view import MAX_LABEL_LENGTH
 from tests.collectors.jobs.nodes import SCOPE, requires_root, samples, users
 

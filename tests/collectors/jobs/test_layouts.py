@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from batchjob.schedulers import registry
 from batchjob.schedulers.layout import unescape_unit_name
-from collectors.jobs.discovery.places import match
+from collectors.jobs.discovery.walk import match
 
 BUILT_IN = registry.layouts()
 

@@ -6,7 +6,7 @@ import pytest
 
 from batchjob_exporter import exposition
 from collectors.jobs.collector import JobsCollector, JobsOptions
-from collectors.jobs.processes.user_names import UserNames
+from collectors.jobs.processes.identifier import UserNames
 
 # What a file of a process holds besides its own numbers. `stat` alone tells that it exists.
 OF_PROCESSES = {

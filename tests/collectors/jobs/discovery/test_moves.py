@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from batchjob.schedulers import registry
-from collectors.jobs.discovery.places import match
+from collectors.jobs.discovery.walk import match
 from tests.collectors.jobs.nodes import Node
 from tests.collectors.jobs.test_layouts import JOBS
 from tests.helpers.waiting import until

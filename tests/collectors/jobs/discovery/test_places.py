@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob.schedulers import registry
-from collectors.jobs.discovery.places import cursor_of
+from collectors.jobs.discovery.walk import cursor_of
 
 POD = "kubepods/pod0a1b2c3d-0000-4111-8222-0a1b2c3d4e5f"
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.jobs.discovery.places import match
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
+from collectors.jobs.discovery.walk import match
 
 
 def test_pattern():

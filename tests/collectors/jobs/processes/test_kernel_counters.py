@@ -85,5 +85,5 @@ def test_traffic_of_sockets_has_bytes_and_no_errors(helper_socket, tmp_path):
     ((name, received),) = NETWORK_RECEIVE_BYTES.read(reading).items()
     assert (name, NETWORK_RECEIVE_BYTES.read_each(received)) == (SOCKETS, 10)
     assert NETWORK_RECEIVE_ERRORS.read_each(received) is None
-    assert counted.io(state) is None
+    assert counted.shown(state, state.io) is None
     assert not counted.counts_io

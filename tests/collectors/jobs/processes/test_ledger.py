@@ -119,8 +119,8 @@ def test_arbitrary_and_incomplete_files_are_read(tmp_path_factory, noise, cut):
     (directory / "processes.jsonl").write_bytes(text)
     ledger = ProcessLedger(str(directory), "boot")
     ledger.close()
-    assert ledger.restore("other:1").ended == (0.0,) * 6
-    assert sum(ledger.restore(key).ended) in (0.0, 6.0)
+    assert ledger.restore("other:1", KernelState()).ended == (0.0,) * 6
+    assert sum(ledger.restore(key, KernelState()).ended) in (0.0, 6.0)
 
 
 def test_only_living_runs_are_kept_in_the_file(tmp_path):
@@ -134,8 +134,8 @@ def test_only_living_runs_are_kept_in_the_file(tmp_path):
     assert len((tmp_path / "processes.jsonl").read_text().splitlines()) == 2
     again = ProcessLedger(str(tmp_path), "boot")
     again.close()
-    assert again.restore(f"{tmp_path}:1").ended == (1.0,) * 6
-    assert again.restore(f"{tmp_path}:2").ended == (0.0,) * 6
+    assert again.restore(f"{tmp_path}:1", KernelState()).ended == (1.0,) * 6
+    assert again.restore(f"{tmp_path}:2", KernelState()).ended == (0.0,) * 6
 
 
 def test_unwritable_directory_is_reported_and_costs_nothing_else(tmp_path, caplog):
