@@ -48,19 +48,17 @@ class CollectorRunner:
 
     def start(self) -> None:
         """Start the collector's threads; if that fails, the collector fails at every scrape."""
-        if self.collector is None:
-            return
         try:
-            self.collector.start()
+            if self.collector is not None:
+                self.collector.start()
         except Exception:  # no exception of a collector may affect the others
             log.exception("collector %s cannot start", self.name)
             self.collector = None
 
     def stop(self) -> None:
-        if self.collector is None:
-            return
         try:
-            self.collector.stop()
+            if self.collector is not None:
+                self.collector.stop()
         except Exception:  # the others must still be stopped
             log.exception("collector %s did not stop cleanly", self.name)
 

@@ -31,7 +31,10 @@ _IGNORED_KEYS = (
 
 
 def _parse_users(value: Any) -> Mapping[str, str]:
-    for name, hashed in _parse_mapping(value).items():
+    is_mapping = isinstance(value, dict)
+    if not is_mapping or not all(isinstance(x, str) for pair in value.items() for x in pair):
+        raise ValueError("expected a mapping of names to text")
+    for name, hashed in value.items():
         if ":" in name:
             raise ValueError(f"user {name!r}: a name cannot hold a colon")
         if not _BCRYPT_HASH.fullmatch(hashed):
@@ -39,12 +42,6 @@ def _parse_users(value: Any) -> Mapping[str, str]:
                 f"user {name!r}: expected a bcrypt hash ($2y$10$...), as `htpasswd -nB` makes it"
             )
     return dict(value)
-
-
-def _parse_mapping(value: Any) -> Mapping[str, str]:
-    if isinstance(value, dict) and all(isinstance(x, str) for pair in value.items() for x in pair):
-        return value
-    raise ValueError("expected a mapping of names to text")
 
 
 def _parse_names(value: Any) -> tuple[str, ...]:

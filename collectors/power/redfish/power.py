@@ -98,13 +98,13 @@ class RedfishReader:
         if missing or not self.locations:
             names = ", ".join(sorted(missing)) or "any chassis of the node"
             raise RedfishError("no_reading", f"no power reported for {names}")
-        return {chassis: _require_watts(chassis, read()) for chassis, read in self.locations}
-
-
-def _require_watts(chassis: str, watts: float | None) -> float:
-    if watts is None:
-        raise RedfishError("no_reading", f"chassis {chassis} reports no power")
-    return watts
+        watts_by_chassis = {}
+        for chassis, read in self.locations:
+            watts = read()
+            if watts is None:
+                raise RedfishError("no_reading", f"chassis {chassis} reports no power")
+            watts_by_chassis[chassis] = watts
+        return watts_by_chassis
 
 
 def find_locations(
