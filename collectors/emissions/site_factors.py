@@ -220,17 +220,23 @@ class SiteFactors:
         if not pairs and not options.server_url:
             raise SettingsError(f"{section}.provider: expected PROVIDER:ZONE, such as owid:FR")
         constants = [country_factor(name, zone) for name, zone in pairs if name in TABLES]
-        queried = [
-            (name, PROVIDERS[name], _provider_access(name, zone, options, section))
+        queried = {
+            name: _provider_access(name, zone, options, section)
             for name, zone in pairs
             if name in PROVIDERS
-        ]
+        }
         if options.server_url:
-            secret = _secret_reader(options.server_token_file) if options.server_token_file else str
-            queried.append(
-                ("server", SERVER, ProviderAccess(options.server_url, "", secret=secret))
-            )
-        return cls(constants, _create_pollers(queried, options, section, clock), clock)
+            secret = _secret_reader(options.server_token_file)
+            queried["server"] = ProviderAccess(options.server_url, "", secret=secret)
+        if not queried:
+            return cls(constants, [], clock)
+        fetch_json = _create_fetcher(options, section)
+        spread = random.uniform(0, SPREAD_SECONDS)  # noqa: S311 (not a secret)
+        pollers = [
+            ProviderPoller(name, PROVIDERS.get(name, SERVER), access, fetch_json, clock, spread)
+            for name, access in queried.items()
+        ]
+        return cls(constants, pollers, clock)
 
     def start(self) -> None:
         for poller in self.pollers:
@@ -249,19 +255,6 @@ class SiteFactors:
         for each in self._constants:
             factors[each.provider] = each
         return tuple(factors.values())
-
-
-def _create_pollers(
-    queried: Sequence[tuple[str, ProviderEntry, ProviderAccess]],
-    options: EmissionsOptions,
-    section: str,
-    clock: Clock,
-) -> list[ProviderPoller]:
-    if not queried:
-        return []
-    fetch_json = _create_fetcher(options, section)
-    spread = random.uniform(0, SPREAD_SECONDS)  # noqa: S311 (not a secret)
-    return [ProviderPoller(*each, fetch_json, clock, spread) for each in queried]
 
 
 def _create_fetcher(options: EmissionsOptions, section: str) -> FetchJson:
@@ -284,16 +277,15 @@ def _provider_access(
             raise SettingsError(f"{section}.{field.replace('_', '-')}: expected with {name}")
     user = getattr(options, entry.user_option) if entry.user_option else ""
     path = getattr(options, entry.credential_option) if entry.credential_option else ""
-    secret = _secret_reader(path) if path else str
-    return ProviderAccess(addresses.get(name, entry.url), zone, user, secret)
+    return ProviderAccess(addresses.get(name, entry.url), zone, user, _secret_reader(path))
 
 
 def _secret_reader(path: str) -> Callable[[], str]:
-    """Read the file for each query, so that a renewed secret is used at once."""
+    """Read the file, if there is one, for each query: a renewed secret is used at once."""
 
     def read() -> str:
         try:
-            return read_secret(path).strip()
+            return read_secret(path).strip() if path else ""
         except SecretFileError as error:
             raise FactorError("authentication", str(error)) from error
 

@@ -48,9 +48,9 @@ def parse(document: Any, zone: str, now: float) -> EmissionFactor:
     scope = _SCOPES.get(str(document.get("emissionFactorType", "lifecycle")))
     if scope is None:
         raise FactorError("malformed", "electricity_maps: unknown emissionFactorType")
-    names = ("carbonIntensity", "datetime", "isEstimated")
-    value, text, estimated = (document.get(name) for name in names)
-    return newest("electricity_maps", zone, scope, [(value, text, estimated)], now)
+    value, at = document.get("carbonIntensity"), document.get("datetime")
+    row = (value, at, document.get("isEstimated"))
+    return newest("electricity_maps", zone, scope, [row], now)
 
 
 PROVIDER = ProviderEntry(
