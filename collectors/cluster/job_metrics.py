@@ -1,7 +1,6 @@
 """Metric families about the cluster's jobs."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from batchjob.schedulers.cluster import ClusterJob
@@ -9,10 +8,10 @@ from batchjob.schedulers.states import JobState
 from collectors.cluster.metric_types import (
     ClusterMetric,
     Histogram,
-    Samples,
+    Row,
     gauge,
     histogram_families,
-    labeled_samples,
+    totals,
 )
 from collectors.metric import Metric, MetricFamily, labels
 
@@ -34,15 +33,12 @@ def _job_gauge(
 ) -> ClusterMetric:
     """A gauge that sums an amount (None: nothing) over jobs, by the attributes that label it."""
 
-    def samples(reading: JobsReading) -> Samples:
-        totals: defaultdict[tuple[str, ...], float] = defaultdict(float)
-        for job in reading.jobs:
-            number = amount(job)
-            if number is not None:
-                totals[tuple(getattr(job, each) for each in label_names)] += number
-        return labeled_samples(totals, *label_names)
+    def rows(reading: JobsReading) -> Iterable[Row]:
+        return totals(
+            (*(getattr(job, each) for each in label_names), amount(job)) for job in reading.jobs
+        )
 
-    return gauge(name, samples, help, *label_names, **marks)
+    return gauge(name, rows, help, *label_names, **marks)
 
 
 def _pending_total(job: ClusterJob, requested: int | None) -> int | None:
@@ -51,14 +47,14 @@ def _pending_total(job: ClusterJob, requested: int | None) -> int | None:
     return requested * job.tasks
 
 
-def _longest_wait(reading: JobsReading) -> Samples:
-    longest: dict[tuple[str, ...], float] = {}
+def _longest_wait(reading: JobsReading) -> Iterable[Row]:
+    longest: dict[str, float] = {}
     for job in reading.jobs:
         is_pending = job.state is JobState.PENDING
         if is_pending and job.eligible_time is not None and job.eligible_time <= reading.at:
             wait_seconds = reading.at - job.eligible_time
-            longest[(job.partition,)] = max(wait_seconds, longest.get((job.partition,), 0.0))
-    return labeled_samples(longest, "partition")
+            longest[job.partition] = max(wait_seconds, longest.get(job.partition, 0.0))
+    return sorted(longest.items())
 
 
 def _job_owner_metrics(owner: str, per_user: bool) -> tuple[ClusterMetric, ...]:

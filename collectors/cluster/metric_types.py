@@ -1,20 +1,22 @@
 """Types for the tables of the cluster's metrics, and histograms."""
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from collectors.metric import Labels, Metric, MetricFamily, join, labels
 
-Samples = Iterable[tuple[Labels, float | None]]
+Row = tuple[Any, ...]
+"""The values of a metric's labels, and then its number; None makes no sample."""
 
 
 class ClusterMetric(NamedTuple):
-    """A family and the function that makes its samples from a reading; None makes no sample."""
+    """A family and the function that makes the rows of its samples from a reading."""
 
     metric: Metric
-    samples: Callable[[Any], Samples]
+    rows: Callable[[Any], Iterable[Row]]
     native: bool = False  # also exposed by Slurm 25.11 and later (its metrics.html)
     per_user: bool = False  # one series per user
 
@@ -29,22 +31,26 @@ def own_metric(
 def _row(
     kind: Literal["gauge", "counter"],
     name: str,
-    samples: Callable[[Any], Samples],
+    rows: Callable[[Any], Iterable[Row]],
     help: str,
     *label_names: str,
     **marks: bool,
 ) -> ClusterMetric:
     """A row of a metric of the cluster; `marks`: `native` and `per_user`."""
-    return ClusterMetric(own_metric(name, kind, help, *label_names), samples, **marks)
+    return ClusterMetric(own_metric(name, kind, help, *label_names), rows, **marks)
 
 
 gauge, counter = partial(_row, "gauge"), partial(_row, "counter")
 
 
-def labeled_samples(counts: Mapping[tuple[str, ...], float], *names: str) -> Samples:
-    """A sample for each key, whose parts are the values of the labels `names`."""
-    for values, count in sorted(counts.items()):
-        yield labels(**dict(zip(names, values, strict=True))), float(count)
+def totals(rows: Iterable[Row]) -> Iterator[Row]:
+    """One row for all that have the same labels, with the sum of their numbers, in order."""
+    sums: defaultdict[Row, float] = defaultdict(float)
+    for *values, number in rows:
+        if number is not None:
+            sums[tuple(values)] += number
+    for key, total in sorted(sums.items()):
+        yield *key, total
 
 
 BUCKET_BOUNDS = (10, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400)

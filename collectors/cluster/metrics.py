@@ -3,43 +3,43 @@
 The latter are fair share and licences.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from batchjob.schedulers.cluster import Controller, Rpc
 from collectors.cluster.job_metrics import JOBS, WAIT, wait_families
-from collectors.cluster.metric_types import ClusterMetric, Samples, counter, gauge, own_metric
+from collectors.cluster.metric_types import ClusterMetric, Row, counter, gauge, own_metric
 from collectors.cluster.node_metrics import DRAINING, NODES, UNAVAILABLE, condition_families
-from collectors.metric import NO_LABELS, MetricFamily, labels
+from collectors.metric import MetricFamily, labels
 
-Rows = Callable[[Controller], Samples]
-
-
-def _value(name: str) -> Rows:
-    return lambda controller: ((NO_LABELS, controller.numbers.get(name)),)
+_ControllerRows = Callable[[Controller], Iterable[Row]]
 
 
-def _per_scheduler(name: str) -> Rows:
+def _value(name: str) -> _ControllerRows:
+    return lambda controller: ((controller.numbers.get(name),),)
+
+
+def _per_scheduler(name: str) -> _ControllerRows:
     return lambda controller: (
-        (labels(scheduler=scheduler), controller.numbers.get(f"{scheduler}_{name}"))
+        (scheduler, controller.numbers.get(f"{scheduler}_{name}"))
         for scheduler in ("main", "backfill")
     )
 
 
-def _rpcs(kind: Literal["type", "user"], value: Callable[[Rpc], float | None]) -> Rows:
+def _rpcs(kind: Literal["type", "user"], value: Callable[[Rpc], float | None]) -> _ControllerRows:
     return lambda controller: (
-        (labels(**{kind: key}), value(rpc))
+        (key, value(rpc))
         for key, rpc in (controller.by_type if kind == "type" else controller.by_user).items()
     )
 
 
-def _jobs_by_event(controller: Controller) -> Samples:
+def _jobs_by_event(controller: Controller) -> Iterable[Row]:
     names = (
         "submitted", "started", "completed", "cancelled", "failed", "backfilled",
         "backfilled_since_reset", "backfilled_heterogeneous",
     )  # fmt: skip
-    return ((labels(event=name), controller.numbers.get(name)) for name in names)
+    return ((name, controller.numbers.get(name)) for name in names)
 
 
 _SINCE_RESET = "since the controller's statistics were reset."
@@ -89,10 +89,10 @@ def _row(
 ) -> ClusterMetric:
     """A gauge with a sample for each item; the attribute `key` names the item."""
 
-    def samples(items: Sequence[Any]) -> Samples:
-        return ((labels(**{label: str(getattr(item, key))}), value(item)) for item in items)
+    def rows(items: Sequence[Any]) -> Iterable[Row]:
+        return ((getattr(item, key), value(item)) for item in items)
 
-    return gauge(name, samples, help, label)
+    return gauge(name, rows, help, label)
 
 
 _account = partial(_row, "account", key="account")
@@ -156,8 +156,11 @@ def families(
     for row in PARTS[part]:
         if (row.native and not native) or (row.per_user and not users):
             continue
-        samples = row.samples(reading)
-        values = {label: float(number) for label, number in samples if number is not None}
+        values = {
+            labels(**dict(zip(row.metric.labels, map(str, own), strict=True))): float(number)
+            for *own, number in row.rows(reading)
+            if number is not None
+        }
         yield MetricFamily(row.metric, list(values.items()))
     if part in _EXTRA_FAMILIES:
         yield from _EXTRA_FAMILIES[part](reading)

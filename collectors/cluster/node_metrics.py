@@ -1,20 +1,19 @@
 """Metric families about the cluster's nodes."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from batchjob.schedulers.cluster import ClusterNode, GpuModel
 from collectors.cluster.metric_types import (
     Histogram,
-    Samples,
+    Row,
     counter,
     gauge,
     histogram_families,
-    labeled_samples,
+    totals,
 )
-from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
+from collectors.metric import NO_LABELS, Metric, MetricFamily
 
 Value = Callable[[ClusterNode], float | None]
 
@@ -28,67 +27,32 @@ class NodesReading(NamedTuple):
     gpu_seconds: Mapping[tuple[str, ...], float] = MappingProxyType({})  # by node and state
 
 
-def _per_node(value: Value) -> Callable[[NodesReading], Samples]:
-    return lambda reading: ((labels(node=node.name), value(node)) for node in reading.nodes)
+def _per_node(value: Value) -> Callable[[NodesReading], Iterable[Row]]:
+    return lambda reading: ((node.name, value(node)) for node in reading.nodes)
+
+
+def _per_partition(value: Value) -> Callable[[NodesReading], Iterable[Row]]:
+    return lambda reading: totals(
+        (part, value(node)) for node in reading.nodes for part in node.partitions
+    )
+
+
+def _per_gpu_model(
+    value: Callable[[GpuModel], float | None],
+) -> Callable[[NodesReading], Iterable[Row]]:
+    return lambda reading: (
+        (node.name, each.model, value(each)) for node in reading.nodes for each in node.gpu_models
+    )
+
+
+def _unavailable(reading: NodesReading) -> Iterator[ClusterNode]:
+    return (node for node in reading.nodes if not node.is_usable)
 
 
 def _idle_amount(node: ClusterNode, total: int | None, allocated: int | None) -> float | None:
     if total is None or allocated is None:
         return None
     return max(0, total - allocated) if node.is_usable else 0
-
-
-def _nodes_by_flag(reading: NodesReading) -> Samples:
-    return labeled_samples(
-        Counter((flag,) for node in reading.nodes for flag in node.flags), "flag"
-    )
-
-
-def _nodes_by_partition(reading: NodesReading) -> Samples:
-    totals: Counter[tuple[str, ...]] = Counter(
-        (part, node.state) for node in reading.nodes for part in node.partitions
-    )
-    return labeled_samples(totals, "partition", "state")
-
-
-def _per_partition(value: Value) -> Callable[[NodesReading], Samples]:
-    def samples(reading: NodesReading) -> Samples:
-        totals: defaultdict[tuple[str, ...], float] = defaultdict(float)
-        for node in reading.nodes:
-            number = value(node)
-            for name in node.partitions if number is not None else ():
-                totals[(name,)] += number or 0
-        return labeled_samples(totals, "partition")
-
-    return samples
-
-
-def _node_flags(reading: NodesReading) -> Samples:
-    for node in reading.nodes:
-        for flag in sorted(node.flags):
-            yield labels(node=node.name, flag=flag), 1.0
-
-
-def _unavailable_reasons(reading: NodesReading) -> Samples:
-    return (
-        (labels(node=node.name, reason=node.reason), 1.0)
-        for node in reading.nodes
-        if node.reason and not node.is_usable
-    )
-
-
-def _unavailable_since(reading: NodesReading) -> Samples:
-    return (
-        (labels(node=node.name), node.reason_since) for node in reading.nodes if not node.is_usable
-    )
-
-
-def _per_gpu_model(value: Callable[[GpuModel], float | None]) -> Callable[[NodesReading], Samples]:
-    return lambda reading: (
-        (labels(node=node.name, model=each.model), value(each))
-        for node in reading.nodes
-        for each in node.gpu_models
-    )
 
 
 # fmt: off
@@ -124,21 +88,27 @@ _PARTITION_METRICS = (
 # fmt: off
 NODES = (
     gauge("nodes",
-        lambda reading: labeled_samples(Counter((node.state,) for node in reading.nodes), "state"),
+        lambda reading: totals((node.state, 1) for node in reading.nodes),
         "Nodes by base state.", "state", native=True),
-    gauge("nodes_flagged", _nodes_by_flag,
+    gauge("nodes_flagged",
+        lambda reading: totals((flag, 1) for node in reading.nodes for flag in node.flags),
         "Nodes by state flag; a node may have several flags.", "flag", native=True),
-    gauge("partition_nodes", _nodes_by_partition,
+    gauge("partition_nodes",
+        lambda reading: totals((part, n.state, 1) for n in reading.nodes for part in n.partitions),
         "Nodes of a partition or queue by base state; a node counts in each of its partitions.",
         "partition", "state", native=True),
     gauge("node_info",
-        lambda reading: ((labels(node=n.name, state=n.state), 1.0) for n in reading.nodes),
+        lambda reading: ((node.name, node.state, 1) for node in reading.nodes),
         "Base state of the node; always 1.", "node", "state"),
-    gauge("node_flag", _node_flags, "1 for each state flag that is set.", "node", "flag"),
-    gauge("node_unavailable_info", _unavailable_reasons,
+    gauge("node_flag",
+        lambda reading: ((n.name, flag, 1) for n in reading.nodes for flag in sorted(n.flags)),
+        "1 for each state flag that is set.", "node", "flag"),
+    gauge("node_unavailable_info",
+        lambda reading: ((n.name, n.reason, 1) for n in _unavailable(reading) if n.reason),
         "Reason given for a node that accepts no jobs, shortened to 64 characters, without paths, "
         "times and long numbers; always 1.", "node", "reason"),
-    gauge("node_unavailable_since_seconds", _unavailable_since,
+    gauge("node_unavailable_since_seconds",
+        lambda reading: ((node.name, node.reason_since) for node in _unavailable(reading)),
         "Unix time at which the reason was set.", "node"),
     counter("node_failures_total", _per_node(lambda node: node.failures),
         "Number of times the node entered the state down, error or failing since the exporter "
@@ -152,7 +122,7 @@ NODES = (
     gauge("node_model_gpus_allocated", _per_gpu_model(lambda each: each.allocated),
         "GPUs of a model that are allocated to jobs.", "node", "model"),
     counter("node_gpu_seconds_total",
-        lambda reading: labeled_samples(reading.gpu_seconds, "node", "state"),
+        lambda reading: ((*key, seconds) for key, seconds in sorted(reading.gpu_seconds.items())),
         "GPU time of the node since the exporter started: allocated to jobs, idle, or unavailable "
         "because the node accepts no jobs. Time in which the scheduler did not answer is not "
         "included.", "node", "state"),
