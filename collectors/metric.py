@@ -1,6 +1,6 @@
 """Metrics, labels and families as plain data; `batchjob_exporter.exposition` writes them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, NewType
 
@@ -62,6 +62,12 @@ class MetricFamily(NamedTuple):
         yield from self.samples
         for column in self.columns() if self.columns else ():
             yield from column.samples()
+
+
+def labelled_family(metric: Metric, values: Mapping[str, float]) -> MetricFamily:
+    """A family of a metric with one label; its samples, by the label's value."""
+    (name,) = metric.labels
+    return MetricFamily(metric, [(label(name, key), value) for key, value in values.items()])
 
 
 def labels(**pairs: str) -> Labels:

@@ -29,7 +29,7 @@ from collectors.cluster.metrics import AGE, DAMAGED, ERRORS, INFO, METRICS, fami
 from collectors.cluster.node_metrics import NodesReading
 from collectors.collector import BackgroundCollector, CollectorModule
 from collectors.host import Host
-from collectors.metric import MetricFamily, labels
+from collectors.metric import MetricFamily, labelled_family
 
 log = logging.getLogger(__name__)
 
@@ -80,22 +80,14 @@ class Cluster(BackgroundCollector):
 
     def collect(self) -> list[MetricFamily]:
         result = [
-            MetricFamily(INFO, [(labels(scheduler=self._scheduler), 1.0)]),
-            MetricFamily(
-                ERRORS,
-                [(labels(part=name), float(part.failures)) for name, part in self._parts.items()],
-            ),
-            MetricFamily(
-                DAMAGED,
-                [(labels(part=name), float(number)) for name, number in self._damaged.items()],
-            ),
+            labelled_family(INFO, {self._scheduler: 1}),
+            labelled_family(ERRORS, {name: part.failures for name, part in self._parts.items()}),
+            labelled_family(DAMAGED, self._damaged),
         ]
         for name, part in self._parts.items():
             observed = part.latest()
             if observed is not None:
-                result.append(
-                    MetricFamily(AGE, [(labels(part=name), self._host.monotonic() - observed.at)])
-                )
+                result.append(labelled_family(AGE, {name: self._host.monotonic() - observed.at}))
                 result += families(name, observed.value, self._options.native, self._options.users)
         return result
 

@@ -38,7 +38,7 @@ from collectors.jobs.processes.scanner import ProcessScanner, ScanSettings
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import IGNORED_REASONS, OVERFLOW, JobTable, Sampler
 from collectors.jobs.view import JobCpu, JobHolder, JobIdentity, JobLifetime, JobName
-from collectors.metric import Labels, MetricFamily, label
+from collectors.metric import Labels, MetricFamily, labelled_family
 
 # Interval between walks of all trees, which find trees that appear in directories not watched.
 _WALK_INTERVAL_SECONDS = 60.0
@@ -277,10 +277,7 @@ class JobsCollector:
         for job in self.table.all():
             if job.ignored_reason is not None:
                 ignored[job.ignored_reason] += 1
-        return [
-            MetricFamily(metric, [(label("reason", reason), n) for reason, n in counts.items()])
-            for metric, counts in ((IGNORED, ignored), (ERRORS, self._errors.counts()))
-        ]
+        return [labelled_family(IGNORED, ignored), labelled_family(ERRORS, self._errors.counts())]
 
 
 def _run_order(job: Job) -> tuple[bool, float]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from batchjob.runtime.log import LogOnce
 from collectors.collector import BackgroundCollector, CollectorModule, NoOptions
 from collectors.host import Host
-from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
+from collectors.metric import NO_LABELS, Metric, MetricFamily, labelled_family
 from collectors.power.meter import Meter, MeterReading, PlausiblePower
 
 log = logging.getLogger(__name__)
@@ -102,13 +102,12 @@ class Cray(BackgroundCollector):
             return []
         families = [MetricFamily(STALE, [(NO_LABELS, self._stale_reads)])]
         if counters is not None:
-            energy = [(labels(domain=name), joules) for name, joules in counters.energy.items()]
-            power = [
-                (labels(domain=name), watts)
-                for name, watts in counters.power.items()
-                if self._plausible[name].accept(watts)
-            ]
-            families += [MetricFamily(ENERGY, energy), MetricFamily(POWER, power)]
+            power = {
+                domain: watts
+                for domain, watts in counters.power.items()
+                if self._plausible[domain].accept(watts)
+            }
+            families += [labelled_family(ENERGY, counters.energy), labelled_family(POWER, power)]
         return [family for family in families if family.samples]
 
     def meters(self) -> Sequence[Meter]:

@@ -16,7 +16,7 @@ from batchjob.runtime.background import Refresher, validity_seconds
 from collectors.collector import BackgroundCollector
 from collectors.host import Host
 from collectors.jobs.view import JobName
-from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
+from collectors.metric import NO_LABELS, Metric, MetricFamily, labelled_family
 
 # Best first: a counter for the whole node that is integrated by hardware, then meters of the node's
 # power input, then counters of the processors. RAPL's `psys` is none: what it counts depends on
@@ -241,11 +241,8 @@ class BmcCollector(BackgroundCollector, ABC):
 
     def collect(self) -> list[MetricFamily]:
         """The last reading, unless it is too old, and the count of failures."""
-        samples = [
-            (labels(reason=reason), float(self._failure_counts[reason]))
-            for reason in self.error_reasons
-        ]
-        errors = MetricFamily(self.error_metric, samples)
+        counts = {reason: self._failure_counts[reason] for reason in self.error_reasons}
+        errors = labelled_family(self.error_metric, counts)
         observed = self.refresher.latest()
         if observed is None:
             return [errors]

@@ -19,7 +19,7 @@ from batchjob.runtime.values import duration
 from collectors import state
 from collectors.collector import BackgroundCollector, CollectorModule
 from collectors.host import Host
-from collectors.metric import Labels, Metric, MetricFamily, labels
+from collectors.metric import Labels, Metric, MetricFamily, labelled_family, labels
 from collectors.power import powercap
 from collectors.power.meter import Meter, MeterReading, Scope, new_series
 from collectors.power.powercap import Zone, ZoneDomain
@@ -137,7 +137,7 @@ class Rapl(BackgroundCollector):
             gaps, errors = dict(self._gaps), dict(self._errors)
         families = (
             MetricFamily(ENERGY, [(_labels(domain), joules) for domain, joules in totals.items()]),
-            MetricFamily(ERRORS, [(labels(reason=why), count) for why, count in errors.items()]),
+            labelled_family(ERRORS, errors),
             MetricFamily(
                 GAPS, [(_labels(at, reason=why), count) for (at, why), count in gaps.items()]
             ),

@@ -11,7 +11,7 @@ from batchjob.runtime.values import duration
 from batchjob.secret_files import secret_file
 from collectors.collector import CollectorModule
 from collectors.host import Host
-from collectors.metric import Metric, MetricFamily, labels
+from collectors.metric import Metric, labelled_family
 from collectors.power.meter import BmcCollector, BmcReading, PlausiblePower
 from collectors.power.redfish.power import REASONS, RedfishError, RedfishReader
 
@@ -65,19 +65,19 @@ class RedfishCollector(BmcCollector):
         """Chassis are added up only if the site names them: one may contain another."""
         try:
             watts_by_chassis = self._reader.read()
-            for chassis, watts in watts_by_chassis.items():
-                if not self._plausible[chassis].accept(watts):
-                    raise RedfishError("implausible", f"chassis {chassis} reports {watts:g} W")
+            for chassis, read in watts_by_chassis.items():
+                if not self._plausible[chassis].accept(read):
+                    raise RedfishError("implausible", f"chassis {chassis} reports {read:g} W")
         except RedfishError as error:
             self._failure_counts[error.reason] += 1
             if error.reason == "authentication":
                 raise PostponedError(str(error), _LOGIN_PAUSE_SECONDS) from error
             raise
-        samples = [(labels(chassis=name), watts) for name, watts in watts_by_chassis.items()]
+        watts = list(watts_by_chassis.values())
         return BmcReading(
-            sum(watts for _, watts in samples) if self._sums_chassis else samples[0][1],
+            sum(watts) if self._sums_chassis else watts[0],
             sum(gauge.series for gauge in self._plausible.values()),
-            [MetricFamily(POWER, samples)],
+            [labelled_family(POWER, watts_by_chassis)],
         )
 
 
