@@ -9,59 +9,37 @@ from fastapi import APIRouter, Depends, FastAPI, Request, params
 
 from batchjob import __version__
 from batchjob_stats_server.api import (
-    arrays,
     digest,
-    health,
     jobs,
     local_runs,
     me,
     metrics,
-    one_job,
-    openapi,
     prometheus,
-    prometheus_errors,
     report,
-    runs,
     samples,
     stats,
     subscriptions,
     tokens,
-    usage,
 )
 from batchjob_stats_server.api.params import PREFIX, refuse_repeated_parameters
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller
+from batchjob_stats_server.auth.rights import log_question
 from batchjob_stats_server.http import problems
 from batchjob_stats_server.http.middleware import RequestLayer
-from batchjob_stats_server.pages import accounts as account_page
-from batchjob_stats_server.pages import (
-    admin,
-    clusters,
-    compare,
-    job,
-    messages,
-    nodes,
-    search,
-    sign_in,
-)
+from batchjob_stats_server.pages import admin, clusters, job, messages, nodes, search, sign_in
 from batchjob_stats_server.pages import jobs as job_pages
-from batchjob_stats_server.pages import tokens as token_page
 from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.pages.rendering import assets, frame
 from batchjob_stats_server.services import Services
-from batchjob_stats_server.threads import SharedCheck
+from batchjob_stats_server.turns import SharedCheck
 
 ROUTERS = (
     me.router,
-    metrics.router,  # these four before `jobs/{id}/{part}`, which would match their paths
+    metrics.router,  # these three before `jobs/{id}/{part}`, which would match their paths
     report.router,
     samples.router,
-    runs.router,
     jobs.router,
-    one_job.router,
-    arrays.router,
     stats.router,
-    usage.router,
     digest.router,
     tokens.router,
     subscriptions.router,
@@ -71,14 +49,11 @@ ROUTERS = (
 PAGES = (
     job_pages.router,
     job.router,
-    compare.router,
     usage_page.router,
     clusters.router,
-    account_page.router,
     admin.router,
     nodes.router,
     search.router,
-    token_page.router,
     messages.router,
     messages.links,
     sign_in.router,
@@ -91,7 +66,6 @@ _WITHOUT_JOBS = (
     tokens.router,
     subscriptions.router,
     local_runs.router,
-    token_page.router,
     messages.router,
     messages.links,
     sign_in.router,
@@ -101,7 +75,7 @@ _WITHOUT_JOBS = (
 
 
 async def _log_question(request: Request, caller: CurrentCaller) -> None:
-    audit.log_question(
+    log_question(
         caller.principal, caller.access, request.url.path, request.query_params.multi_items()
     )
 
@@ -133,23 +107,23 @@ def make(services: Services) -> FastAPI:
         version=__version__,
         lifespan=lifespan,
         openapi_url=f"{PREFIX}/openapi.json",
-        docs_url=None,  # that page loads scripts from another site; api/openapi.py does not
+        docs_url=None,  # that page loads scripts from another site; api/me.py does not
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
         # FastAPI would report requests to whatever OpenTelemetry finds in the environment.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.services = services
-    app.state.readiness = SharedCheck(partial(health.readiness_problem, services))
+    app.state.readiness = SharedCheck(partial(me.readiness_problem, services))
     app.state.samples = SharedCheck(services.samples_problem)
-    openapi.install(app)
+    me.install(app)
     problems.install(app)
-    prometheus_errors.install(app)
+    prometheus.install(app)
     frame.install(app)
     # Routes are tried in this order, and those for dashboard panels are requested most often.
     app.include_router(prometheus.router, responses=problems.RESPONSES)
-    app.include_router(health.router)
-    app.include_router(openapi.router)
+    app.include_router(me.health)
+    app.include_router(me.docs)
     for router in ROUTERS:
         app.include_router(router, responses=problems.RESPONSES, dependencies=_dependencies(router))
     if services.provider:
@@ -159,7 +133,7 @@ def make(services: Services) -> FastAPI:
         app.include_router(log_in.router, dependencies=[Depends(refuse_repeated_parameters)])
     for router in PAGES:
         app.include_router(router, dependencies=_dependencies(router))
-    for router in (health.router, prometheus.router, openapi.router, *ROUTERS, *PAGES):
+    for router in (me.health, prometheus.router, me.docs, *ROUTERS, *PAGES):
         services.metrics.start_requests(router.routes)
     app.add_middleware(RequestLayer, services=services, redirect=sign_in.token_in_address)
     return app

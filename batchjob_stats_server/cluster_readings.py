@@ -27,8 +27,7 @@ from batchjob_stats_db.timeseries.base import (
     SeriesValue,
     TimeSeriesStore,
 )
-from batchjob_stats_server.promql.histories import TimeSeriesPool
-from batchjob_stats_server.threads import Threads
+from batchjob_stats_server.turns import Threads, TimeSeriesPool
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ class NodeState(NamedTuple):
     amounts: Mapping[str, float]
 
     @property
-    def colour(self) -> str:
+    def css_class(self) -> str:
         node = ClusterNode(self.node, self.state, frozenset(self.flags), ())
         if not node._replace(flags=frozenset()).is_usable:
             return "down"
@@ -107,17 +106,17 @@ class ClusterReading(NamedTuple):
         left = [
             max(each.amounts.get(name, 0) - each.amounts[f"{name}_allocated"], 0)
             for each in self.nodes.values()
-            if each.colour in ("free", "part") and f"{name}_allocated" in each.amounts
+            if each.css_class in ("free", "part") and f"{name}_allocated" in each.amounts
         ]
         return sum(left) if left or f"{name}_allocated" in self.totals() else None
 
     def states(self) -> dict[str, int]:
         """The number of nodes by kind of cell, the most usable first."""
-        colours = [each.colour for each in self.nodes.values()]
-        return {name: colours.count(name) for name in CELLS if name in colours}
+        classes = [each.css_class for each in self.nodes.values()]
+        return {name: classes.count(name) for name in NODE_STATE_LABELS if name in classes}
 
 
-CELLS = {
+NODE_STATE_LABELS = {
     "free": "idle",
     "part": "partly allocated",
     "full": "allocated",
@@ -145,16 +144,15 @@ def reading_from_series(series: Iterable[SeriesValue]) -> ClusterReading:
     flags: dict[str, set[str]] = defaultdict(set)
     for each in values[f"{NODE}flag"]:
         flags[each.labels["node"]].add(each.labels["flag"])
-    reasons = {
-        each.labels["node"]: each.labels["reason"] for each in values[f"{NODE}unavailable_info"]
-    }
+    states, reasons = (
+        {each.labels["node"]: each.labels[label] for each in values[NODE + name]}
+        for name, label in (("info", "state"), ("unavailable_info", "reason"))
+    )
     nodes = {
         node: NodeState(
             node, state, tuple(sorted(flags[node])), reasons.get(node, ""), amounts[node]
         )
-        for node, state in sorted(
-            (each.labels["node"], each.labels["state"]) for each in values[f"{NODE}info"]
-        )
+        for node, state in sorted(states.items())
     }
     shares: dict[str, dict[str, float]] = defaultdict(dict)
     for name in SHARES:
@@ -246,8 +244,8 @@ def gpus_of(series: Iterable[SeriesValue]) -> list[NodeGpu]:
 class ClusterReadings:
     """Queries in a thread, and caches the last answers."""
 
-    def __init__(self, histories: TimeSeriesPool, threads: Threads) -> None:
-        self._histories = histories
+    def __init__(self, stores: TimeSeriesPool, threads: Threads) -> None:
+        self._stores = stores
         self._answering = threads
         self._log_once = LogOnce(log)
         self._lock = threading.Lock()
@@ -261,9 +259,18 @@ class ClusterReadings:
     def of(self, cluster: str, now: float) -> ClusterReading | None:
         """None: nothing is known, or not in time."""
 
-        def ask(history: TimeSeriesStore) -> ClusterReading:
-            reading = reading_from_series(history.latest(cluster, CLUSTER_METRICS, now))
-            self._tell_ignored(cluster, reading.ignored)
+        def ask(store: TimeSeriesStore) -> ClusterReading:
+            reading = reading_from_series(store.latest(cluster, CLUSTER_METRICS, now))
+            if reading.ignored:
+                self._log_once.warning(
+                    cluster,
+                    "cluster %s: %d series of the scheduler's nodes and accounts are ignored, "
+                    "because they lack a label or come from a target that is not the scheduler's",
+                    cluster,
+                    reading.ignored,
+                )
+            else:
+                self._log_once.forget(cluster)
             return reading
 
         found: ClusterReading | None = self._cached_or_read(
@@ -271,44 +278,30 @@ class ClusterReadings:
         )
         return found
 
-    def _tell_ignored(self, cluster: str, ignored: int) -> None:
-        if ignored:
-            self._log_once.warning(
-                cluster,
-                "cluster %s: %d series of the scheduler's nodes and accounts are ignored, because "
-                "they lack a label or come from a target that is not the scheduler's",
-                cluster,
-                ignored,
-            )
-        else:
-            self._log_once.forget(cluster)
-
     def gpus(self, cluster: str, instance: str, now: float) -> Sequence[NodeGpu]:
         """The GPUs of a node, by its target; none if nothing is known in time."""
-
-        def ask(history: TimeSeriesStore) -> list[NodeGpu]:
-            return gpus_of(history.latest(cluster, _GPU_METRICS, now, instance))
-
-        found = self._cached_or_read((cluster, instance), now, _FRESH_SECONDS, ask)
+        found: Sequence[NodeGpu] | None = self._cached_or_read(
+            (cluster, instance), now, _FRESH_SECONDS,
+            lambda store: gpus_of(store.latest(cluster, _GPU_METRICS, now, instance)),
+        )  # fmt: skip
         return found or ()
 
     def answering_ratios(self, cluster: str, now: float) -> Mapping[str, float] | None:
         """By node, the fraction of the last day in which its exporter answered; None: unknown."""
 
-        def ask(history: TimeSeriesStore) -> dict[str, float]:
-            ratios = history.scrape_ratios(cluster, EXPORTER, now, ANSWERING_SECONDS)
+        def ask(store: TimeSeriesStore) -> dict[str, float]:
+            ratios = store.scrape_ratios(cluster, EXPORTER, now, ANSWERING_SECONDS)
             return {without_port(each.labels.get("instance", "")): each.value for each in ratios}
 
-        key = (cluster, "reported")
         ratios: Mapping[str, float] | None = self._cached_or_read(
-            key, now, _ANSWERING_FRESH_SECONDS, ask
+            (cluster, "reported"), now, _ANSWERING_FRESH_SECONDS, ask
         )
         return ratios
 
     def _cached_or_read(
         self, key: tuple[str, str], now: float, fresh: float, ask: Callable[[TimeSeriesStore], Any]
     ) -> Any:
-        if not self._histories.has_store:
+        if not self._stores.has_store:
             return None
         with self._lock:
             cached, pending = self._cache.get(key), self._pending.get(key)
@@ -325,8 +318,8 @@ class ClusterReadings:
         self, key: tuple[str, str], now: float, ask: Callable[[TimeSeriesStore], Any]
     ) -> None:
         try:
-            with self._histories.acquire() as history:
-                value = ask(history)
+            with self._stores.acquire() as store:
+                value = ask(store)
         except Exception as error:  # the last reading is shown for a while
             log.info("cannot update cluster %s: %r", key[0], error)
             return

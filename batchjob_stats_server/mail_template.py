@@ -34,7 +34,9 @@ class MailTemplate(NamedTuple):
     body: str
 
     def link(self, fields: Mapping[str, str]) -> str:
-        to, subject, body = (_fill(text, fields) for text in self)
+        to, subject, body = (
+            re.sub(r"{(\w+)}", lambda match: fields[match[1]], text) for text in self
+        )
         lines = quote(body.replace("\n", "\r\n"), safe="")
         return f"mailto:{quote(to, safe='@')}?subject={quote(subject, safe='')}&body={lines}"
 
@@ -43,7 +45,12 @@ def load_mail_template(options: ReportOptions) -> MailTemplate | None:
     """None if no address is configured; raises SettingsError."""
     if not options.mail_address:
         return None
-    text = _read(options.mail_file) if options.mail_file else _DEFAULT_TEXT
+    text, path = _DEFAULT_TEXT, options.mail_file
+    if path:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"report.mail-file: {path}: {error}") from error
     for name in re.findall(r"{(\w*)}", text + options.mail_address):
         if name not in MAIL_FIELDS:
             where = "report.mail-file" if f"{{{name}}}" in text else "report.mail-address"
@@ -54,14 +61,3 @@ def load_mail_template(options: ReportOptions) -> MailTemplate | None:
         raise SettingsError("report.mail-address: expected {user} in it, as in {user}@example.org")
     subject, _, body = text.partition("\n")
     return MailTemplate(options.mail_address, subject.strip(), body.strip("\n") + "\n")
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"report.mail-file: {path}: {error}") from error
-
-
-def _fill(text: str, fields: Mapping[str, str]) -> str:
-    return re.sub(r"{(\w+)}", lambda match: fields[match[1]], text)

@@ -33,7 +33,7 @@ from batchjob_stats_db.database import tokens
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server import app
-from batchjob_stats_server.http import tls
+from batchjob_stats_server.auth.certificates import tls_context
 from batchjob_stats_server.http.accept import BACKLOG, Acceptor, OpenConnections
 from batchjob_stats_server.http.protocol import Connection, set_socket_options
 from batchjob_stats_server.options import SECTIONS, ServerSettings, setting_errors, settings
@@ -163,12 +163,13 @@ class AnsweringServer(uvicorn.Server):
         notify("STOPPING=1")
         if self.ends_process:
             seconds = (self.config.timeout_graceful_shutdown or 0) + _CUT_OFF_SECONDS
-            threading.Thread(target=_exit_after, args=(seconds,), daemon=True).start()
+            timer = threading.Timer(seconds, _abort)
+            timer.daemon = True
+            timer.start()
         await super().shutdown(sockets)
 
 
-def _exit_after(seconds: float) -> None:
-    time.sleep(seconds)
+def _abort() -> None:
     log.warning("requests that have not finished in time are aborted")
     os._exit(0)
 
@@ -207,7 +208,7 @@ def _serve(chosen: ServerSettings) -> int:
 def _tls(chosen: ServerSettings, services: Services) -> ssl.SSLContext | None:
     """None: plain HTTP."""
     refused = services.metrics.refused.labels("certificate")
-    return tls.context(chosen.web, chosen.auth, refused.inc) if chosen.web.tls_cert_file else None
+    return tls_context(chosen.web, chosen.auth, refused.inc) if chosen.web.tls_cert_file else None
 
 
 def open_listener(address: ListenAddress) -> socket.socket:

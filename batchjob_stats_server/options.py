@@ -11,7 +11,7 @@ auth:
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, get_type_hints
 from urllib.parse import urlsplit
@@ -90,6 +90,11 @@ def _origin(value: Any) -> str:
     raise ValueError(f"expected an origin such as https://ondemand.example.org, got {value!r}")
 
 
+def _several(text_of_help: str, parse: Callable[[Any], Any] = text, **more: Any) -> Any:
+    """An option that may be given several times."""
+    return option((), text_of_help, parse=parse, repeat=True, **more)
+
+
 @dataclass(frozen=True)
 class ServerWebOptions:
     """Address, TLS, threads and time-outs of the web server."""
@@ -101,20 +106,15 @@ class ServerWebOptions:
         "", "Certificate chain (PEM); when set, only TLS connections are accepted."
     )
     tls_key_file: str = option("", "Key of the certificate (PEM).")
-    allowed_host: tuple[str, ...] = option(
-        (),
-        "Accepted host name or address in requests (Host header); default: all, or "
-        "on loopback only the server's own.",
-        parse=text,
-        repeat=True,
+    allowed_host: tuple[str, ...] = _several(
+        "Accepted host name or address in requests (Host header); default: all, or on loopback "
+        "only the server's own.",
         metavar="NAME",
     )
-    frame_ancestors: tuple[str, ...] = option(
-        (),
-        "Origin whose pages may embed pages of this server in a frame, such as"
-        " https://ondemand.example.org.",
-        parse=_origin,
-        repeat=True,
+    frame_ancestors: tuple[str, ...] = _several(
+        "Origin whose pages may embed pages of this server in a frame, such as "
+        "https://ondemand.example.org.",
+        _origin,
     )
     threads: int = option(
         8,
@@ -141,11 +141,8 @@ class ServerWebOptions:
 class AuthOptions:
     """How callers are authenticated, and who may see more than their own jobs."""
 
-    trusted_peer: tuple[Network, ...] = option(
-        (),
-        "Address of a Grafana server or proxy that is trusted to name the user.",
-        parse=network,
-        repeat=True,
+    trusted_peer: tuple[Network, ...] = _several(
+        "Address of a Grafana server or proxy that is trusted to name the user.", network
     )
     secret_file: str = option(
         "",
@@ -155,12 +152,9 @@ class AuthOptions:
     user_header: str = option(
         "X-Grafana-User", "Header that contains the user's name.", parse=_header_name
     )
-    cluster: tuple[str, ...] = option(
-        (),
-        "Cluster on which the name from a trusted peer or the OpenID provider is a "
-        "login name; default: all clusters.",
-        parse=text,
-        repeat=True,
+    cluster: tuple[str, ...] = _several(
+        "Cluster on which the name from a trusted peer or the OpenID provider is a login name; "
+        "default: all clusters.",
         metavar="NAME",
     )
     client_ca_file: str = option(
@@ -171,33 +165,20 @@ class AuthOptions:
     client_crl_file: str = option(
         "", "Certificate revocation list of that CA (PEM); read again when it changes."
     )
-    viewer: tuple[str, ...] = option(
-        (),
-        "User named by a trusted peer or the OpenID provider who may see all jobs.",
-        parse=text,
-        repeat=True,
+    viewer: tuple[str, ...] = _several(
+        "User named by a trusted peer or the OpenID provider who may see all jobs."
     )
-    admin: tuple[str, ...] = option(
-        (),
-        "User named by a trusted peer or the OpenID provider who may see all jobs and manage"
-        " tokens.",
-        parse=text,
-        repeat=True,
+    admin: tuple[str, ...] = _several(
+        "User named by a trusted peer or the OpenID provider who may see all jobs and manage "
+        "tokens."
     )
-    viewer_group: tuple[str, ...] = option(
-        (), "Group whose members may see all jobs.", parse=text, repeat=True
+    viewer_group: tuple[str, ...] = _several("Group whose members may see all jobs.")
+    admin_group: tuple[str, ...] = _several(
+        "Group whose members may see all jobs and manage tokens."
     )
-    admin_group: tuple[str, ...] = option(
-        (),
-        "Group whose members may see all jobs and manage tokens.",
-        parse=text,
-        repeat=True,
-    )
-    account_group: tuple[AccountGroup, ...] = option(
-        (),
+    account_group: tuple[AccountGroup, ...] = _several(
         "Group whose members may see all jobs of an account, as its coordinators do.",
-        parse=_account_group,
-        repeat=True,
+        _account_group,
     )
     slurm_admins: str = option(
         "none",

@@ -1,20 +1,33 @@
 """The objects that routes work with, built once from the settings."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from anyio import CapacityLimiter
 from fastapi import Depends, Request
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
 from sqlalchemy.engine import Engine
+from sqlalchemy.pool import QueuePool
+from starlette.routing import BaseRoute
 
+from batchjob import __version__
 from batchjob.judgements import use_thresholds
 from batchjob.runtime.rate_limit import RateLimiter
 from batchjob_stats_db.database.engine import DatabaseError, parse_url, reader_engine, writer_engine
 from batchjob_stats_db.database.revision import require_current
 from batchjob_stats_db.poller.options import read_secret_option
 from batchjob_stats_db.samples.folder import samples_problem
-from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server.auth.certificates import Certificates
@@ -26,17 +39,105 @@ from batchjob_stats_server.options import (
     gate_endpoint,
     proxy_secret,
 )
-from batchjob_stats_server.promql.backend import PromqlBackend
-from batchjob_stats_server.promql.histories import TimeSeriesPool
+from batchjob_stats_server.promql.backend import PromqlBackend, Rejected
 from batchjob_stats_server.report.rules import AdviceRule, load_rules
-from batchjob_stats_server.self_metrics import ServerMetrics
-from batchjob_stats_server.threads import Threads, plan_threads
-from batchjob_stats_server.turns import Turns
+from batchjob_stats_server.turns import Threads, TimeSeriesPool, Turns, plan_threads
 from collectors.emissions.site_factors import SiteFactors
 
 if TYPE_CHECKING:
     from batchjob_stats_server.api.local_runs import RunControl
     from batchjob_stats_server.auth.oidc import OidcProvider
+
+
+_PREFIX = "batchjob_stats_server"
+_STATUSES = ("200", "401", "403", "404", "422", "429", "500", "503")
+
+
+class ServerMetrics:
+    """The metric families; one object per application."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
+
+        self.requests = counter("requests", "Requests answered.", "method", "route", "status")
+        self.request_seconds = histogram(
+            "request_duration_seconds", "Duration of requests until the end of the answer.", "route"
+        )
+        self.refused = counter("refused", "Requests that failed authentication.", "reason")
+        self.rate_limited = counter("rate_limited", "Requests rejected by a rate limit.", "by")
+        self.dropped = counter(
+            "connections_dropped",
+            "Connections closed or refused because of a maximum, by maximum.",
+            "of",
+        )
+        self.tsdb_seconds = histogram(
+            "tsdb_request_duration_seconds",
+            "Duration of queries of the time series database, by result.",
+            "question",
+            "result",
+        )
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"{_PREFIX}_{name}", text, labels, registry=self.registry)
+
+        gauge("info", "Version of the server; always 1.", "version").labels(__version__).set(1)
+        self.busy_threads = gauge("busy_threads", "Threads that answer a request.")
+        self.threads_limit = gauge("threads", "Maximum number of these threads.")
+        self.waiting_requests = gauge("waiting_requests", "Requests that wait for a thread.")
+        self.client_connections = gauge("connections", "Connections of clients.")
+        self.database_connections = gauge(
+            "database_connections", "Connections to the database in use."
+        )
+        self.tsdb_running = gauge(
+            "tsdb_requests", "Queries in progress at the time series database."
+        )
+        self.tsdb_pending = gauge(
+            "tsdb_questions", "Queries in progress or waiting for the time series database."
+        )
+
+    def start_requests(self, routes: Iterable[BaseRoute]) -> None:
+        """Start the requests of each route at 0: `rate()` ignores a first value."""
+        for route in routes:
+            for method in getattr(route, "methods", None) or ():
+                for status in _STATUSES:
+                    self.requests.labels(method, getattr(route, "path", ""), status)
+
+    def watch(self, reader: Engine, tsdb_queue: Turns | None) -> None:
+        """Read the current use at each scrape."""
+        if isinstance(reader.pool, QueuePool):
+            self.database_connections.set_function(reader.pool.checkedout)
+        if tsdb_queue:
+            self.tsdb_running.set_function(lambda: tsdb_queue.running)
+            self.tsdb_pending.set_function(lambda: tsdb_queue.running + tsdb_queue.waiting)
+
+    def watch_threads(self, light: CapacityLimiter, ordinary: Turns, costly: Turns) -> None:
+        """Expose the use of threads; the limiter of light requests exists once the loop runs."""
+        self.busy_threads.set_function(lambda: light.borrowed_tokens + costly.running)
+        self.threads_limit.set_function(lambda: light.total_tokens + costly.capacity())
+        self.waiting_requests.set_function(
+            lambda: light.statistics().tasks_waiting + ordinary.waiting + costly.waiting
+        )
+
+    @contextmanager
+    def time_tsdb_query(self, endpoint: str) -> Iterator[None]:
+        start = time.monotonic()
+        result = "failed"
+        try:
+            yield
+            result = "answered"
+        except Rejected:
+            result = "rejected"
+            raise
+        finally:
+            self.tsdb_seconds.labels(endpoint, result).observe(time.monotonic() - start)
 
 
 _BURST_SECONDS = 10  # of its rate of requests, at once
@@ -55,7 +156,7 @@ class Services(NamedTuple):
     peer_rate: RateLimiter
     threads: Threads
     streams: Turns  # of samples and output, while a run goes on
-    histories: TimeSeriesPool
+    stores: TimeSeriesPool
     readings: ClusterReadings  # of nodes
     rules: tuple[AdviceRule, ...]  # for the advice in reports
     certificates: Certificates
@@ -108,7 +209,19 @@ def build(settings: ServerSettings) -> Services:
     limit, gate, streams = settings.limit, settings.gate, settings.samples.streams
     endpoint = gate_endpoint(settings.tsdb, gate)
     tsdb = PromqlBackend(endpoint, gate.concurrent) if settings.tsdb.url else None
-    histories = _time_series_pool(settings, endpoint, tsdb)
+    many, directory = range(gate.concurrent), settings.samples.directory
+    if tsdb:
+        stores = TimeSeriesPool([Prometheus(endpoint) for _ in many], tsdb.turns)
+    else:
+        of_files = [SampleHistory(Path(directory)) for _ in many] if directory else ()
+        stores = TimeSeriesPool(of_files)
+    provider = None
+    if settings.oidc.issuer:
+        # Imports OAuth and HTTP clients, which only this needs.
+        from batchjob_stats_server.auth.oidc import OidcProvider
+
+        secret = read_secret_option("oidc.client-secret-file", settings.oidc.client_secret_file)
+        provider = OidcProvider(settings.oidc, secret)
     metrics = ServerMetrics()
     metrics.watch(readers, tsdb.turns if tsdb else None)
     return Services(
@@ -122,33 +235,14 @@ def build(settings: ServerSettings) -> Services:
         RateLimiter(limit.peer_rate, round(_BURST_SECONDS * limit.peer_rate)),
         threads,
         Turns(streams, max(streams // 4, 1), "the sample files"),
-        histories,
-        ClusterReadings(histories, threads),
+        stores,
+        ClusterReadings(stores, threads),
         rules,
         Certificates(auth.client_ca_file, auth.client_crl_file),
         tsdb,
         mail_template=load_mail_template(settings.report),
-        provider=_provider(settings),
+        provider=provider,
     )
-
-
-def _provider(settings: ServerSettings) -> "OidcProvider | None":
-    if not settings.oidc.issuer:
-        return None
-    # Imports OAuth and HTTP clients, which only this needs.
-    from batchjob_stats_server.auth.oidc import OidcProvider
-
-    name = "oidc.client-secret-file"
-    return OidcProvider(settings.oidc, read_secret_option(name, settings.oidc.client_secret_file))
-
-
-def _time_series_pool(
-    settings: ServerSettings, endpoint: Endpoint, tsdb: PromqlBackend | None
-) -> TimeSeriesPool:
-    many, directory = range(settings.gate.concurrent), settings.samples.directory
-    if tsdb:
-        return TimeSeriesPool([Prometheus(endpoint) for _ in many], tsdb.turns)
-    return TimeSeriesPool([SampleHistory(Path(directory)) for _ in many] if directory else ())
 
 
 async def _current_services(request: Request) -> Services:

@@ -2,18 +2,25 @@
 
 Every queue of the server is one of these. A caller is a user, or an address whose user is not known
 yet. A place that becomes free goes from caller to caller, whoever waits with how many requests.
-For the event loop's thread only.
+For the event loop's thread only. At the end: the threads that answer requests, and the clients of
+the time series store.
 """
 
 import asyncio
+import os
+import queue
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import asynccontextmanager
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+from sqlalchemy.engine import URL
 
+from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 
 MAX_REQUESTS_PER_CALLER = 32
@@ -44,7 +51,8 @@ class Turns:
         self._fair_share = min(fair_share or per_caller, per_caller)
         self._service = service
         self._running: Counter[Hashable] = Counter()
-        self._running_in_all = 0
+        self.running = 0  # requests in progress, of all callers
+        self.waiting = 0
         self._queues: dict[Hashable, dict[Turn, None]] = {}  # the next to start is first
         self._threads = anyio.CapacityLimiter(places)
 
@@ -71,23 +79,24 @@ class Turns:
     def take_now(self, caller: Hashable) -> None:
         """Take a place without waiting, which `release` gives back; raises TooMany, Unavailable."""
         self._check(caller, self._per_caller, self._places)
-        self._count_as_running(caller)
+        self._running[caller] += 1
+        self.running += 1
 
     def _check(self, caller: Hashable, per_caller: int, in_all: float) -> None:
         """Raise TooMany or Unavailable if so many requests are running or waiting already."""
         if self._running[caller] + len(self._queues.get(caller, ())) >= per_caller:
             raise TooMany(f"expected at most {per_caller} simultaneous requests; try again later")
-        if self.count() >= in_all:
+        if self.running + self.waiting >= in_all:
             raise Unavailable(f"too many simultaneous requests to {self._service}")
 
     def acquire(self, caller: Hashable) -> Turn:
         """A future that is done when the request may begin; call `end` in any case."""
         turn: Turn = asyncio.get_running_loop().create_future()
-        if caller not in self._queues and self._has_room(caller):
-            turn.set_result(None)
-            self._count_as_running(caller)
-        else:
-            self._queues.setdefault(caller, {})[turn] = None
+        queue = self._queues.setdefault(caller, {})
+        queue[turn] = None
+        self.waiting += 1
+        if len(queue) == 1:
+            self._start_next(caller)
         return turn
 
     def end(self, caller: Hashable, turn: Turn) -> None:
@@ -95,6 +104,7 @@ class Turns:
         queue = self._queues.get(caller, {})
         if turn in queue:
             del queue[turn]
+            self.waiting -= 1
             if not queue:
                 del self._queues[caller]
         elif not turn.cancelled():
@@ -102,7 +112,7 @@ class Turns:
 
     def release(self, caller: Hashable) -> None:
         """Give back a place, and start the requests that it has room for."""
-        self._running_in_all -= 1
+        self.running -= 1
         self._running[caller] -= 1
         if not self._running[caller]:
             del self._running[caller]
@@ -111,14 +121,10 @@ class Turns:
             pass
 
     def _has_room(self, caller: Hashable) -> bool:
-        if self._running_in_all >= self._places:
+        if self.running >= self._places:
             return False
         share = max(self._fair_share, self._per_caller // max(len(self._running), 1))
         return caller is TRUSTED or self._running[caller] < share
-
-    def _count_as_running(self, caller: Hashable) -> None:
-        self._running[caller] += 1
-        self._running_in_all += 1
 
     def _start_next(self, caller: Hashable) -> bool:
         """Start the first request of a caller, who then comes after the others; False: no room."""
@@ -127,21 +133,196 @@ class Turns:
         queue = self._queues.pop(caller)
         turn = next(iter(queue))
         del queue[turn]
+        self.waiting -= 1
         if queue:
             self._queues[caller] = queue
         if not turn.cancelled():
             turn.set_result(None)
-            self._count_as_running(caller)
+            self._running[caller] += 1
+            self.running += 1
         return True
-
-    def count(self) -> int:
-        return self._running_in_all + self.count_waiting()
-
-    def count_waiting(self) -> int:
-        return sum(map(len, self._queues.values()))
-
-    def count_running(self) -> int:
-        return self._running_in_all
 
     def capacity(self) -> int:
         return int(self._places)
+
+
+LONGEST_WAIT_SECONDS = 0.1
+_FILE_THREADS = 8
+_STORE_SECONDS = 1.0
+
+
+class Threads:
+    """Maximum numbers of threads; each has a connection of its own to the database.
+
+    Whatever hangs, one user does not take all threads of a kind.
+    """
+
+    def __init__(self, light: Turns, heavy: Turns, files: Turns, serial: bool = False) -> None:
+        """`heavy`: for expensive queries, so that others need not wait for them.
+
+        `files`: for files of users, whose file system may hang; without connections. `serial`:
+        whether short queries run one after the other.
+        """
+        self.light = light
+        self.heavy = heavy
+        self.files = files
+        self.store_seconds = _STORE_SECONDS
+        self._serial = threading.Lock() if serial else None
+        self._thread = threading.local()  # `holds_lock`
+        # One thread never waits for the time series store.
+        self._may_wait = threading.BoundedSemaphore(max(1, light.capacity() - 1))
+
+    def is_busy(self) -> bool:
+        """Whether short work is in progress for which other short work waits."""
+        return self._serial is not None and self._serial.locked()
+
+    def connections(self) -> int:
+        """Maximum number of connections to the database: one per thread, and for readiness."""
+        return self.light.capacity() + self.heavy.capacity() + 1
+
+    def run_short(self, work: Callable[[], T]) -> T:
+        """Do short work in this thread, after that of others if it must not run in parallel.
+
+        Work that takes longer than LONGEST_WAIT_SECONDS, or is inside `while_waiting`, does not
+        delay others.
+        """
+        if self._serial is None:
+            return work()
+        self._thread.holds_lock = self._serial.acquire(timeout=LONGEST_WAIT_SECONDS)
+        try:
+            return work()
+        finally:
+            self._release()
+
+    @contextmanager
+    def while_waiting(self) -> Iterator[None]:
+        """Entered by short work while it waits for something other than the database."""
+        held = self._release()
+        try:
+            yield
+        finally:
+            if self._serial is not None and held:
+                self._thread.holds_lock = self._serial.acquire(timeout=LONGEST_WAIT_SECONDS)
+
+    def wait_for_store(self, answers: Collection[Future[Any]]) -> None:
+        """Wait until all answers of the time series store have arrived, for a second at most.
+
+        A slow store must not occupy all threads: if too many wait already, this one goes on with
+        what has arrived.
+        """
+        if all(answer.done() for answer in answers) or not self._may_wait.acquire(blocking=False):
+            return
+        try:
+            with self.while_waiting():
+                wait(answers, self.store_seconds)
+        finally:
+            self._may_wait.release()
+
+    def _release(self) -> bool:
+        """Whether this thread held the lock."""
+        held = getattr(self._thread, "holds_lock", False)
+        if self._serial is not None and held:
+            self._thread.holds_lock = False
+            self._serial.release()
+        return held
+
+
+class SharedCheck:
+    """A check that may hang; one thread of its own does it for all who ask meanwhile.
+
+    So that requests of anybody, however many, take no thread of others. For the event loop's
+    thread only.
+    """
+
+    def __init__(self, check: Callable[[], str], seconds: float = 5.0) -> None:
+        """`check` returns the problem, "" if there is none; `seconds`: how long to wait for it."""
+        self._check = check
+        self._seconds = seconds
+        self._running: asyncio.Task[str] | None = None
+
+    async def problem(self) -> str:
+        """The result of the check; a problem too if it takes too long."""
+        if self._running is None or self._running.done():
+            # A limiter of its own, since the threads of the default one identify callers.
+            in_thread = anyio.to_thread.run_sync(
+                self._check, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            )
+            self._running = asyncio.create_task(in_thread)
+        running = self._running
+        await asyncio.wait((running,), timeout=self._seconds)
+        return running.result() if running.done() else f"no answer within {self._seconds:g} s"
+
+
+def plan_threads(url: URL, maximum: int) -> Threads:
+    """At most this many threads, some of which are reserved for either kind of request.
+
+    SQLite works in this process, and Python's sqlite3 releases the interpreter's lock at each row
+    (_sqlite/cursor.c, Py_BEGIN_ALLOW_THREADS). If several threads read, each waits for the others
+    at every row, which takes twice as long as reading one after the other.
+    """
+    sqlite = url.get_backend_name() == "sqlite"
+    heavy = maximum // 2
+    if sqlite:
+        heavy = min(heavy, len(os.sched_getaffinity(0)) + 1)
+    heavy = max(heavy, 1)
+    return Threads(
+        _turns(max(maximum - heavy, 1), "the server"),
+        _turns(heavy, "the database"),
+        _turns(_FILE_THREADS, "the file system"),
+        serial=sqlite,
+    )
+
+
+def _turns(threads: int, service: str) -> Turns:
+    return Turns(threads, max(1, threads - 1), service)
+
+
+ACQUIRE_TIMEOUT_SECONDS = 2.0
+
+
+class TimeSeriesBusyError(TimeSeriesError):
+    """All clients are in use, and none was returned in time."""
+
+
+class TimeSeriesPool:
+    """Each client is used by one thread at a time: a slow store must not occupy all threads."""
+
+    def __init__(
+        self, stores: Sequence[TimeSeriesStore], shared_queue: Turns | None = None
+    ) -> None:
+        """`shared_queue`: the queue that is shared with others who query the same store.
+
+        Without clients, there are no measurements at all.
+        """
+        self.has_store = bool(stores)
+        self._queue = shared_queue or Turns(len(stores), max(1, len(stores) // 2))
+        self._idle: queue.LifoQueue[TimeSeriesStore] = queue.LifoQueue()
+        for store in stores:
+            self._idle.put(store)
+
+    @contextmanager
+    def acquire(self) -> Iterator[TimeSeriesStore]:
+        """A client that nobody else uses; raises TimeSeriesBusyError if none becomes free soon."""
+        try:
+            store = self._idle.get(timeout=ACQUIRE_TIMEOUT_SECONDS)
+        except queue.Empty:
+            raise TimeSeriesBusyError from None
+        try:
+            yield store
+        finally:
+            self._idle.put(store)
+
+    async def run(self, user: Hashable, work: Callable[[TimeSeriesStore], T]) -> T:
+        """Do the work in a thread of the store's own when it is this user's turn.
+
+        Raises TimeSeriesError.
+        """
+
+        def work_with_client() -> T:
+            with self.acquire() as store:
+                return work(store)
+
+        try:
+            return await self._queue.run(user, work_with_client)
+        except (TooMany, Unavailable) as error:
+            raise TimeSeriesBusyError from error

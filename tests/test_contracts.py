@@ -38,7 +38,7 @@ from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_server import app, services
 from batchjob_stats_server import main as server_main
 from batchjob_stats_server import options as server_options
-from batchjob_stats_server.self_metrics import ServerMetrics
+from batchjob_stats_server.services import ServerMetrics
 from collectors.collector import COLLECTORS
 
 GOLDEN = Path(__file__).parent / "golden" / "contracts"

@@ -17,9 +17,9 @@ from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server import options
 from batchjob_stats_server.api.reports import ReportSources, report_of
-from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.report.forms import FORMS, as_json
 from batchjob_stats_server.report.rules import load_rules
+from batchjob_stats_server.turns import TimeSeriesPool
 
 
 def report(data: Path, jobid: str, cluster: str | None, form: str, zone: str) -> str:
@@ -64,5 +64,5 @@ def _find_runs(engine: Engine, jobid: str, cluster: str | None) -> Sequence[RowM
 def _open_sources(engine: Engine, data: Path) -> ReportSources:
     url = engine.url.render_as_string(hide_password=False)
     settings = options.settings({"db.url": url, "samples.directory": str(data / SAMPLES)}, "")
-    histories = TimeSeriesPool([SampleHistory(data / SAMPLES)])
-    return ReportSources(settings, engine, histories, load_rules())
+    stores = TimeSeriesPool([SampleHistory(data / SAMPLES)])
+    return ReportSources(settings, engine, stores, load_rules())

@@ -26,9 +26,9 @@ from batchjob_cli.up.demo_recording import (
 from batchjob_stats_db.timeseries.base import EXPORTER, Point, SeriesQuery, SeriesValue, TimeSeries
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server.cluster_readings import ACCOUNT, NODE, ClusterReadings
-from batchjob_stats_server.node_curves import NODE_CURVES
-from batchjob_stats_server.promql.histories import TimeSeriesPool
+from batchjob_stats_server.curves import NODE_CURVES
 from batchjob_stats_server.services import Services
+from batchjob_stats_server.turns import TimeSeriesPool
 
 _GIB = 1024 * MIB
 _IDLE_CORES, _IDLE_WATTS, _SYSTEM_BYTES = 0.3, 90.0, 6 * _GIB
@@ -55,7 +55,7 @@ def with_nodes(services: Services, samples: Path, recording: Recording) -> Servi
     """Add the series of the recorded nodes to the services."""
     services.readings.stop()
     pool = TimeSeriesPool([DemoHistory(samples, recording) for _ in range(_SIMULTANEOUS_QUERIES)])
-    return services._replace(histories=pool, readings=ClusterReadings(pool, services.threads))
+    return services._replace(stores=pool, readings=ClusterReadings(pool, services.threads))
 
 
 class DemoHistory:

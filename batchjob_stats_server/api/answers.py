@@ -1,28 +1,26 @@
 """Answers in rows, read in threads; costly requests have threads of their own."""
 
-import base64
-import binascii
+import contextlib
 import functools
-import hashlib
 import inspect
-import json
-import math
-from collections.abc import Callable, Iterable, Mapping
+import operator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
 from functools import partial
 from types import GenericAlias
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import sqlalchemy as sa
 from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, create_model
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
+from starlette.types import Receive, Scope, Send
 
-from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.times import to_milliseconds
-from batchjob_stats_db.queries.job_list import After, TooManyError
+from batchjob_stats_db.queries.job_list import After
 from batchjob_stats_server.api.params import JobGroupParams, RowsParams
 from batchjob_stats_server.api.rows import (
     Keys,
@@ -35,7 +33,6 @@ from batchjob_stats_server.api.rows import (
 )
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 from batchjob_stats_server.turns import Turns
 
 T = TypeVar("T")
@@ -56,18 +53,21 @@ def row_model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseMode
     return create_model(name, **fields)
 
 
-def list_type(row: type[BaseModel]) -> Any:
+def list_type(row: type[Any]) -> Any:
     return GenericAlias(list, (row,))
 
 
-def select_keys(fields: str | None, row: type[BaseModel]) -> Keys:
+def union_of_lists(rows: Iterable[type[Any]]) -> Any:
+    return functools.reduce(operator.or_, map(list_type, rows))
+
+
+def select_keys(fields: str | None, known: Iterable[str]) -> Keys:
     """The requested keys, by default all; an unknown name raises Problem."""
-    all_keys = tuple(row.model_fields)
+    all_keys = tuple(known)
     if fields is None:
         return all_keys
     names = tuple(dict.fromkeys(name.strip() for name in fields.split(",")))
-    unknown = [name for name in names if name not in all_keys]
-    if unknown:
+    if unknown := [name for name in names if name not in all_keys]:
         raise Problem(
             422, f"fields: unknown key {unknown[0]!r}; expected one of {', '.join(all_keys)}"
         )
@@ -83,68 +83,76 @@ def answer(rows: Rows, keys: Keys, form: RowFormat, computed: KeySources = ()) -
     return Response(body, media_type=media_type)
 
 
-async def query_database(
-    caller: Caller, query: Callable[[Connection], T], *, costly: bool = True
-) -> T:
-
-    def work() -> T:
-        try:
-            with caller.services.reader.connect() as db:
-                return query(db)
-        except TooManyError as error:
-            raise Problem(422, str(error)) from error
-
-    return await run_in_thread(caller, work, costly=costly)
+def with_link(
+    response: Response, request: Request, params: JobGroupParams, more: After | None
+) -> Response:
+    """An answer with the URL of the next page in the header `Link`, if there is one."""
+    if more:
+        given = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
+        query = urlencode([*given, ("cursor", params.cursor_after(more))])
+        response.headers["Link"] = f'<{quote(request.scope["path"])}?{query}>; rel="next"'
+    return response
 
 
-async def run_in_thread(caller: Caller, work: Callable[[], T], *, costly: bool = True) -> T:
+async def run_in_thread(caller: Caller, work: Callable[[], T], *, costly: bool) -> T:
     """Do the work in a thread, in turn with other users; costly work in threads of its own."""
-    threads = caller.services.threads
+    threads, person = caller.services.threads, caller.principal.person_key()
     if costly:
-        return await run_in_turn(threads.heavy, caller, work)
-    return await run_in_turn(threads.light, caller, partial(threads.run_short, work))
+        return await threads.heavy.run(person, work)
+    return await threads.light.run(person, partial(threads.run_short, work))
 
 
-async def run_in_turn(queue: Turns, caller: Caller, work: Callable[[], T]) -> T:
-    """Do the work when a thread is free for this user; raises Problem 429 or 503."""
-    try:
-        return await queue.run(caller.principal.person_key(), work)
-    except TooMany as error:
-        raise Problem(429, str(error)) from error
-    except Unavailable as error:
-        raise Problem(503, str(error)) from error
-
-
-async def table(
+def table(
     caller: Caller,
     params: RowsParams,
     row: type[BaseModel],
     query: Callable[[Connection], Rows],
 ) -> Response:
     """Rows that name no jobs: sums, waits, accounts, clusters."""
-    keys = select_keys(params.fields, row)
-    return await query_database(caller, lambda db: answer(query(db), keys, params.format))
+    keys = select_keys(params.fields, row.model_fields)
+    with caller.services.reader.connect() as db:
+        return answer(query(db), keys, params.format)
 
 
-class TurnRoute(APIRoute):
-    """A route whose function runs in a thread, in turn with requests of other users.
+class OpenStream(StreamingResponse):
+    """A streamed answer, of which there is a limited number: each holds a connection.
+
+    `end` is called however it ends.
+    """
+
+    def __init__(
+        self,
+        lines: AsyncIterator[bytes],
+        turns: Turns,
+        user: Hashable,
+        end: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
+        super().__init__(lines, **options)
+        self._turns, self._user, self._end = turns, user, end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the lines as they arrive; raises TooMany, Unavailable."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._end)
+            self._turns.take_now(self._user)
+            stack.callback(self._turns.release, self._user)
+            await super().__call__(scope, receive, send)
+
+
+def turn_route(name: Literal["light", "heavy", "files"]) -> type[APIRoute]:
+    """Routes whose functions run in these threads, in turn with requests of other users.
 
     FastAPI alone would start such functions in the order in which they arrive, so that one user's
     requests could take all threads.
     """
 
-    queue: ClassVar[Literal["light", "files"]] = "light"
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        in_turn = endpoint if inspect.iscoroutinefunction(endpoint) else self._in_turn(endpoint)
-        super().__init__(path, in_turn, **options)
-
-    @classmethod
-    def _in_turn(cls, endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    def in_turn(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(endpoint)
         async def queued(turn_caller: Caller, **arguments: Any) -> Any:
-            queue: Turns = getattr(turn_caller.services.threads, cls.queue)
-            return await run_in_turn(queue, turn_caller, partial(endpoint, **arguments))
+            turns: Turns = getattr(turn_caller.services.threads, name)
+            person = turn_caller.principal.person_key()
+            return await turns.run(person, partial(endpoint, **arguments))
 
         signature = inspect.signature(endpoint)
         added = inspect.Parameter(
@@ -154,56 +162,14 @@ class TurnRoute(APIRoute):
         queued.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by FastAPI
         return queued
 
+    class TurnRoute(APIRoute):
+        def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+            is_async = inspect.iscoroutinefunction(endpoint)
+            super().__init__(path, endpoint if is_async else in_turn(endpoint), **options)
 
-class FilesRoute(TurnRoute):
-    """The same for work on users' files: a file system that hangs takes no other threads."""
-
-    queue = "files"
-
-
-# Cursors: the end of a page as an opaque text that fits only the query it came from
-
-_LARGEST = 2**63
+    return TurnRoute
 
 
-def encode_cursor(query_key: str, after: After) -> str:
-    text = json.dumps([_digest(query_key), *after])
-    return base64.urlsafe_b64encode(text.encode()).decode()
-
-
-def decode_cursor(query_key: str, text: str, kind: type) -> After:
-    """The end of the previous page; raises Problem for an invalid text or one of another query."""
-    try:
-        digest, value, number, part = parse_json(base64.b64decode(text, b"-_", validate=True))
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise Problem(
-            422, "cursor: expected the value from the `next` link of an answer"
-        ) from error
-    valid = isinstance(part, str) and _is_valid(value, number, kind)
-    if digest != _digest(query_key) or not valid:
-        raise Problem(422, "cursor: it belongs to another query")
-    return After(value, number, part)
-
-
-def next_page_link(request: Request, params: JobGroupParams, more: After | None) -> dict[str, str]:
-    if more is None:
-        return {}
-    given = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
-    query = urlencode([*given, ("cursor", encode_cursor(params.query_key(), more))])
-    return {"Link": f'<{quote(request.scope["path"])}?{query}>; rel="next"'}
-
-
-def _is_valid(value: Any, number: Any, kind: type) -> bool:
-    """Whether every database accepts the values, which a client may have made up."""
-    if type(number) is not int or not 0 <= number < _LARGEST:
-        return False
-    if isinstance(value, str):
-        return kind is str and value.isprintable()
-    if value is None:
-        return True
-    numeric = type(value) in (int, float) and kind is not str
-    return numeric and math.isfinite(value) and abs(value) < _LARGEST
-
-
-def _digest(query_key: str) -> str:
-    return hashlib.sha256(query_key.encode()).hexdigest()[:16]
+TurnRoute = turn_route("light")
+CostlyRoute = turn_route("heavy")  # expensive queries, so that others need not wait for them
+FilesRoute = turn_route("files")  # users' files: a file system that hangs takes no other threads

@@ -18,10 +18,10 @@ from batchjob_stats_db.queries.operators import with_waste
 from batchjob_stats_db.queries.usage import sum_emissions, sum_usage
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import PREFIX, ClusterParams, Time, Word
-from batchjob_stats_server.api.reports import report_of, sources_of
+from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.report.forms import document_as_html, document_as_text
-from batchjob_stats_server.report.model import Advice, Report
+from batchjob_stats_server.report.model import Advice
 from batchjob_stats_server.report.text import Document, ReportLine
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
@@ -135,7 +135,20 @@ def _wasteful_jobs(caller: Caller, rows: Sequence[RowMapping]) -> list[DigestJob
             break
         if name not in seen:
             seen.add(name)
-            found += _advised(row, report_of(sources_of(caller.services), caller.access, row))
+            report = report_of(caller.services, caller.access, row)
+            if not report.advice and not report.resubmission:
+                continue
+            first, again = report.advice[0] if report.advice else None, report.resubmission
+            found.append(
+                DigestJob(
+                    jobid=row["jobid"],
+                    user=row["username"],
+                    name=row["name"],
+                    title=first.title if first else "It needs less than it asked for",
+                    reason=first.reason if first else "",
+                    step=again.line if again else first.step if first else "",
+                )
+            )
     return found
 
 
@@ -150,20 +163,6 @@ def _waste_of(row: RowMapping) -> dict[str, float]:
         "cpu_unused_seconds": unused(row["allocated_cpus"], row["cpu_efficiency"]),
         "gpu_unused_seconds": unused(row["gpus_held"], row["usage_gpu_utilization_ratio"]),
     }
-
-
-def _advised(row: RowMapping, report: Report) -> list[DigestJob]:
-    if not report.advice and not report.resubmission:
-        return []
-    first = report.advice[0] if report.advice else None
-    return [
-        DigestJob(
-            jobid=row["jobid"], user=row["username"], name=row["name"],
-            title=first.title if first else "It needs less than it asked for",
-            reason=first.reason if first else "",
-            step=report.resubmission.line if report.resubmission else first.step if first else "",
-        )
-    ]  # fmt: skip
 
 
 def _document(digest: Digest) -> Document:

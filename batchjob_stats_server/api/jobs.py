@@ -1,18 +1,20 @@
-"""Pages of jobs, one job with all its runs, and the parts of a run."""
+"""Pages of jobs and of their groups, one job with all its runs, and the parts of a run."""
 
-import functools
-import operator
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Annotated, Literal
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, create_model
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database import schema
+from batchjob_stats_db.database import schema, scripts
+from batchjob_stats_db.database.access import Access
+from batchjob_stats_db.days import DAY
+from batchjob_stats_db.queries import arrays
+from batchjob_stats_db.queries.arrays import JobGroupKind
 from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
@@ -25,19 +27,21 @@ from batchjob_stats_db.queries.job_list import (
     list_jobs,
     reads_only_its_rows,
 )
-from batchjob_stats_db.queries.jobs import parts_of
+from batchjob_stats_db.queries.jobs import find_jobs, parts_of
 from batchjob_stats_server.api.answers import (
+    OpenStream,
     TurnRoute,
     answer,
-    decode_cursor,
     list_type,
-    next_page_link,
-    query_database,
     row_model,
+    run_in_thread,
     select_keys,
+    union_of_lists,
+    with_link,
 )
 from batchjob_stats_server.api.params import (
     PREFIX,
+    ClusterParams,
     ClusterRows,
     Count,
     Duration,
@@ -52,13 +56,51 @@ from batchjob_stats_server.api.params import (
     Word,
 )
 from batchjob_stats_server.api.rows import WINDOW_KEYS, columns_of_keys
-from batchjob_stats_server.api.runs import JobId, run_of, runs_of
-from batchjob_stats_server.api.samples import OpenStream
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller
+from batchjob_stats_server.auth.rights import log_jobs_seen, script_access
 from batchjob_stats_server.http.problems import Problem
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
+
+JobId = Annotated[
+    Word, Path(description="Job id in the notation of the scheduler: 123, 123_4, 123+1, 123[4].")
+]
+
+
+def run_of(
+    db: Connection, access: Access, jobid: str, cluster: str | None, job_id: int | None
+) -> RowMapping | None:
+    """The run with this row number, or the latest."""
+    runs = find_jobs(db, access, jobid, cluster)
+    return next((row for row in runs if job_id in (None, row["id"])), None)
+
+
+class ScriptRow(BaseModel):
+    """The batch script of a job."""
+
+    job_id: int = Field(description="`id` of the run.")
+    script: str = Field(description="The script, truncated to the size that the site keeps.")
+    whole_bytes: int = Field(description="Size of the submitted script.")
+
+
+@router.get("/jobs/{jobid}/script")
+def job_script(
+    caller: CurrentCaller, response: Response, jobid: JobId,
+    params: Annotated[ClusterParams, Query()],
+) -> list[ScriptRow]:  # fmt: skip
+    """Batch scripts of all runs of a job, latest first; only for its user and for admins.
+
+    An empty list if none is kept: scripts are recorded only if the site has configured it.
+    """
+    response.headers["Cache-Control"] = "private, no-store"
+    with caller.services.reader.connect() as db:
+        runs = find_jobs(db, caller.access, jobid, params.cluster)
+        rows = scripts.of_jobs(
+            db, script_access(caller.principal, caller.access), [run["id"] for run in runs]
+        )
+    log_jobs_seen(caller.principal, f"script of job {jobid}", rows)
+    return [ScriptRow(**{name: row[name] for name in ScriptRow.model_fields}) for row in rows]
+
 
 JobRow = create_model(
     "JobRow", __base__=row_model("JobRow", columns()), window_from=(str, ""), window_to=(str, "")
@@ -138,39 +180,40 @@ class JobsQuery(JobGroupParams):
     def order(self) -> SortOrder:
         return SortOrder(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
+    def sort_type(self) -> type:
+        return str if isinstance(SORTS[self.order().key], sa.Text) else float
+
 
 @router.get("/jobs", response_model=list_type(JobRow))
 async def jobs(
     caller: CurrentCaller, request: Request, params: Annotated[JobsQuery, Query()],
 ) -> Response:  # fmt: skip
     """Jobs: pending jobs, then the newest; the header `Link` has the URL of the next page."""
-    keys = select_keys(params.fields, JobRow)
-    order = params.order()
-    kind = str if isinstance(SORTS[order.key], sa.Text) else float
-    after = decode_cursor(params.query_key(), params.cursor, kind) if params.cursor else None
-    job_filter = params.filter()
+    keys = select_keys(params.fields, JobRow.model_fields)
+    job_filter, order, after = params.filter(), params.order(), params.after(params.sort_type())
     if params.all and params.format == "json":
         raise Problem(422, "all: expected format=csv or format=ndjson with it")
     limit = MAX_PAGE_ROWS if params.all else params.limit
 
-    def page(after: After | None, db: Connection) -> tuple[Response, After | None]:
+    def read_page(after: After | None) -> tuple[Response, After | None]:
         names = ("username", *columns_of_keys(keys, COLUMN_NAMES))  # users for the audit log
-        rows, more = list_jobs(db, caller.access, job_filter, order, Page(limit, after, names))
-        audit.log_jobs_seen(caller.principal, "jobs", rows)
+        page = Page(limit, after, names)
+        with caller.services.reader.connect() as db:
+            rows, more = list_jobs(db, caller.access, job_filter, order, page)
+        log_jobs_seen(caller.principal, "jobs", rows)
         return answer(rows, keys, params.format, WINDOW_KEYS), more
 
     costly = params.all or not reads_only_its_rows(caller.access, job_filter, order)
-    response, more = await query_database(caller, partial(page, after), costly=costly)
+    response, more = await run_in_thread(caller, partial(read_page, after), costly=costly)
     if not params.all:
-        response.headers.update(next_page_link(request, params, more))
-        return response
+        return with_link(response, request, params, more)
 
     async def pages() -> AsyncIterator[bytes]:
         """An error after the first page ends the answer before its end, as clients notice."""
         part, rest = response, more
         yield bytes(part.body)
         while rest:
-            part, rest = await query_database(caller, partial(page, rest))
+            part, rest = await run_in_thread(caller, partial(read_page, rest), costly=True)
             body = bytes(part.body)
             yield body.partition(b"\n")[2] if params.format == "csv" else body
 
@@ -187,27 +230,67 @@ def job(
     caller: CurrentCaller, jobid: JobId, params: Annotated[ClusterRows, Query()],
 ) -> Response:  # fmt: skip
     """All runs of a job, latest first; an empty list if the caller may see none."""
-    keys = select_keys(params.fields, JobRow)
+    keys = select_keys(params.fields, JobRow.model_fields)
     with caller.services.reader.connect() as db:
-        rows = runs_of(db, caller.access, jobid, params.cluster)
-    audit.log_jobs_seen(caller.principal, f"job {jobid}", rows)
+        rows = find_jobs(db, caller.access, jobid, params.cluster)
+    log_jobs_seen(caller.principal, f"job {jobid}", rows)
     return answer(rows, keys, params.format, WINDOW_KEYS)
 
 
-PART_ROWS_UNION = functools.reduce(operator.or_, map(list_type, PART_ROWS.values()))
+PART_LISTS = union_of_lists(PART_ROWS.values())
 
 
-@router.get("/jobs/{jobid}/{part}", response_model=PART_ROWS_UNION)
+@router.get("/jobs/{jobid}/{part}", response_model=PART_LISTS)
 def job_parts(
     caller: CurrentCaller, jobid: JobId, part: JobPart,
     params: Annotated[PartsQuery, Query()],
 ) -> Response:  # fmt: skip
     """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
-    keys = select_keys(params.fields, PART_ROWS[part])
+    keys = select_keys(params.fields, PART_ROWS[part].model_fields)
     with caller.services.reader.connect() as db:
         run = run_of(db, caller.access, jobid, params.cluster, params.run)
         parts = parts_of(db, caller.access, run["id"]) if run else None
     if run is None or parts is None:
         return answer([], keys, params.format)
-    audit.log_jobs_seen(caller.principal, f"{part} of job {jobid}", [run])
+    log_jobs_seen(caller.principal, f"{part} of job {jobid}", [run])
     return answer(parts[part], keys, params.format)
+
+
+GroupRow = row_model("JobGroupRow", arrays.columns())
+_DEFAULT_DAYS = 7
+
+
+class GroupsQuery(JobGroupParams):
+    """Selects the arrays or het jobs of which at least one job fits."""
+
+    kind: JobGroupKind = Field(JobGroupKind.ARRAY, description="How jobs are grouped.")
+    started_from: Time | None = Field(None, description="Default: seven days ago.")
+    running: bool = Field(False, description="If true, only groups with a running job.")
+    limit: int = Field(20, ge=1, le=arrays.MAX_PAGE_GROUPS)
+
+    def filter(self, now: float) -> Filter:
+        same = Filter(**self.model_dump(include=set(Filter._fields)))
+        if same.started_from is not None or same.running:
+            return same
+        return same._replace(started_from=int(now) - _DEFAULT_DAYS * DAY)
+
+
+@router.get("/job-groups", response_model=list_type(GroupRow))
+async def job_groups(
+    caller: CurrentCaller,
+    request: Request,
+    params: Annotated[GroupsQuery, Query()],
+) -> Response:
+    """Arrays or het jobs, sorted by the latest start of their jobs; sums include all their jobs."""
+    keys, after = select_keys(params.fields, GroupRow.model_fields), params.after(float)
+    job_filter = params.filter(caller.services.clock())
+
+    def read_page() -> Response:
+        with caller.services.reader.connect() as db:
+            rows, more = arrays.groups(
+                db, caller.access, params.kind, params.limit, job_filter, after
+            )
+        log_jobs_seen(caller.principal, f"{params.kind} jobs", rows)
+        return with_link(answer(rows, keys, params.format), request, params, more)
+
+    return await run_in_thread(caller, read_page, costly=True)

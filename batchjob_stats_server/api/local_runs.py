@@ -4,17 +4,17 @@ A run has the rights of the user who started the server, so only admins start, s
 """
 
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path as FilePath
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import Annotated, Literal, Protocol
 
 import anyio
 from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from batchjob.local_runs import history
 from batchjob.local_runs.directory import LOGS
@@ -22,22 +22,19 @@ from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merge_stream
 from batchjob.local_runs.record import Run
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import params as p
-from batchjob_stats_server.api.answers import FilesRoute, run_in_turn
+from batchjob_stats_server.api.answers import FilesRoute, OpenStream
 from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.api.samples import (
     LINES,
     ChosenSamples,
-    OpenStream,
     SampleFilter,
     stream_samples,
 )
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
+from batchjob_stats_server.auth.rights import log_action, log_jobs_seen
 from batchjob_stats_server.http.problems import Problem
 
 router = APIRouter(prefix=PREFIX, route_class=FilesRoute)
-
-T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.3
 _LINES_PER_CHUNK = 2000
@@ -97,28 +94,35 @@ class RunControl(Protocol):
         """Delete the record, samples and output of a run. Raises RunRefusedError."""
 
 
+Milliseconds = Annotated[int, BeforeValidator(lambda seconds: round(seconds * 1000))]
+
+
 class LocalRun(BaseModel):
     """The current record of a run; times in milliseconds since the epoch."""
 
-    id: str
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str = Field(validation_alias="jobid")
     name: str
     user: str
     state: str
     status: str = Field(description="More specific than the state: stopped, success, failed ...")
     requested_by: str = Field(description="The person who asked for it over the API.")
-    command: str
-    directory: str
-    submit_time: int
-    start_time: int | None
-    end_time: int | None
+    command: str = Field(validation_alias="submit_line")
+    directory: str = Field(validation_alias="work_dir")
+    submit_time: Milliseconds
+    start_time: Milliseconds | None
+    end_time: Milliseconds | None
     exit_code: int | None
     exit_signal: int | None
-    cpus: float | None = Field(description="CPU limit in force.")
-    memory_bytes: int | None
-    io_bytes_per_second: int | None
+    cpus: float | None = Field(validation_alias="allocated_cpus", description="CPU limit in force.")
+    memory_bytes: int | None = Field(validation_alias="allocated_memory_bytes")
+    io_bytes_per_second: int | None = Field(validation_alias="io_limit_bytes_per_second")
     time_limit_seconds: float | None
     cpu_list: str = Field(description="CPUs to which the run is bound; empty: not bound.")
-    gpus: int | None = Field(description="Number of GPUs that the run holds.")
+    gpus: int | None = Field(
+        validation_alias="allocated_gpus", description="Number of GPUs that the run holds."
+    )
     gpu_list: str = Field(description="Their indices, such as 0-1.")
     reason: str = Field(description="Reason why the run is waiting.")
     wall_seconds: float | None
@@ -190,25 +194,13 @@ def _show_run(control: RunControl, caller: Caller, text: str, what: str = "run")
     """The run, if the caller may see it, which the audit log records."""
     user = None if caller.access.everything else caller.principal.user
     run = _find_run(control, text, user)
-    audit.log_jobs_seen(caller.principal, f"{what} {run.jobid}", [{"username": run.user}])
+    log_jobs_seen(caller.principal, f"{what} {run.jobid}", [{"username": run.user}])
     return run
 
 
 def to_answer(run: Run) -> LocalRun:
-    known = run._asdict()
-    same = {name: known[name] for name in LocalRun.model_fields if name in known}
-    times = {
-        name: None if known[name] is None else round(known[name] * 1000)
-        for name in ("submit_time", "start_time", "end_time")
-    }
-    renamed = {
-        "id": run.jobid, "status": run.status, "command": run.submit_line,
-        "directory": run.work_dir, "cpus": run.allocated_cpus, "gpus": run.allocated_gpus,
-        "memory_bytes": run.allocated_memory_bytes,
-        "io_bytes_per_second": run.io_limit_bytes_per_second,
-        "reason": run.reason if run.start_time is None else "",
-    }  # fmt: skip
-    return LocalRun(**{**same, **times, **renamed})
+    found = LocalRun.model_validate(run)
+    return found if run.start_time is None else found.model_copy(update={"reason": ""})
 
 
 @router.post("/runs", status_code=201)
@@ -216,10 +208,10 @@ def start_run(control: AdminsControl, caller: CurrentCaller, new_run: NewRun) ->
     """Start a command as a run on this machine, or queue it."""
     command = shlex.join(new_run.command)
     person = caller.principal.token_creator or caller.principal.user
-    audit.log_action(caller.principal, f"asked to start a run: {command[:200]!r}")
+    log_action(caller.principal, f"asked to start a run: {command[:200]!r}")
     with _refusals_as(422):
         run = control.start(new_run, person, caller.principal.role)
-    audit.log_action(caller.principal, f"started run {run.jobid}: {run.submit_line[:200]!r}")
+    log_action(caller.principal, f"started run {run.jobid}: {run.submit_line[:200]!r}")
     return to_answer(run)
 
 
@@ -240,7 +232,7 @@ def stop_run(
     """
     record = _find_run(control, run)
     grace = _GRACE_SECONDS if how is None else how.grace_seconds
-    audit.log_action(caller.principal, f"stopped run {record.jobid}")
+    log_action(caller.principal, f"stopped run {record.jobid}")
     with _refusals_as(409):
         return to_answer(control.stop(record, grace))
 
@@ -249,7 +241,7 @@ def stop_run(
 def cancel_run(control: AdminsControl, caller: CurrentCaller, run: RunId) -> LocalRun:
     """Cancel a run that has not started; if it has started, the status is 409."""
     record = _find_run(control, run)
-    audit.log_action(caller.principal, f"cancelled run {record.jobid}")
+    log_action(caller.principal, f"cancelled run {record.jobid}")
     with _refusals_as(409):
         return to_answer(control.cancel(record))
 
@@ -258,7 +250,7 @@ def cancel_run(control: AdminsControl, caller: CurrentCaller, run: RunId) -> Loc
 def delete_run(control: AdminsControl, caller: CurrentCaller, run: RunId) -> None:
     """Delete the record, samples and output of a run that has ended."""
     record = _find_run(control, run)
-    audit.log_action(caller.principal, f"deleted run {record.jobid}")
+    log_action(caller.principal, f"deleted run {record.jobid}")
     with _refusals_as(409):
         control.delete(record)
 
@@ -272,7 +264,7 @@ def delete_runs(control: AdminsControl, caller: CurrentCaller, ended: bool) -> d
     """
     if not ended:
         raise Problem(422, "ended: expected true; active runs cannot be deleted")
-    audit.log_action(caller.principal, "asked to delete all ended runs")
+    log_action(caller.principal, "asked to delete all ended runs")
     deleted = skipped = 0
     for run in list(history.all_runs(control.data)):
         try:
@@ -280,7 +272,7 @@ def delete_runs(control: AdminsControl, caller: CurrentCaller, ended: bool) -> d
             deleted += 1
         except RunRefusedError:
             skipped += 1
-    audit.log_action(caller.principal, f"deleted {deleted} ended runs")
+    log_action(caller.principal, f"deleted {deleted} ended runs")
     return {"deleted": deleted, "skipped": skipped}
 
 
@@ -294,11 +286,7 @@ def run_logs(
     directory = control.data / LOGS / record.jobid
     if not directory.is_dir():
         raise Problem(404, f"run {record.jobid}: no output was kept, or it has been deleted")
-    names = [each for each in STREAMS if params.stream in (None, each)]
-    readers, counting_readers = (
-        [Reader(directory, each, record.uid) for each in names] for _ in range(2)
-    )
-    lines = _output(caller, control, record, readers, counting_readers, params)
+    lines = _output(caller, control, record, directory, params)
     kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
     user = caller.principal.person_key()
     return OpenStream(lines, caller.services.streams, user, media_type=kind, headers=headers)
@@ -325,12 +313,13 @@ def run_samples(
 
 
 async def _output(
-    caller: Caller, control: RunControl, run: Run,
-    readers: Sequence[Reader], counting_readers: Sequence[Reader], params: LogsQuery,
-) -> AsyncIterator[bytes]:  # fmt: skip
-    def on_files(work: Callable[[], T]) -> Awaitable[T]:
-        return run_in_turn(caller.services.threads.files, caller, work)
-
+    caller: Caller, control: RunControl, run: Run, directory: FilePath, params: LogsQuery
+) -> AsyncIterator[bytes]:
+    names = [each for each in STREAMS if params.stream in (None, each)]
+    readers, counting_readers = (
+        [Reader(directory, each, run.uid) for each in names] for _ in range(2)
+    )
+    on_files = partial(caller.services.threads.files.run, caller.principal.person_key())
     try:
         lines = await on_files(partial(_skip_to_last_lines, readers, counting_readers, params))
         while True:

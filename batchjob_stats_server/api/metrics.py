@@ -1,6 +1,6 @@
 """Measurements over time: of a job, and of a node for those who may see all its jobs."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,21 +14,14 @@ from batchjob.runtime.times import rfc3339
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.measure.pending import visible_jobs
-from batchjob_stats_db.timeseries.base import TimeSeries, TimeSeriesStore
+from batchjob_stats_db.timeseries.base import Point, TimeSeriesStore
 from batchjob_stats_server.api.answers import answer, select_keys
+from batchjob_stats_server.api.jobs import JobId, run_of
 from batchjob_stats_server.api.params import PREFIX, RowsParams, RunParams, Time, Word
-from batchjob_stats_server.api.rows import Keys
-from batchjob_stats_server.api.runs import JobId, run_of
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller
+from batchjob_stats_server.auth.rights import log_jobs_seen
+from batchjob_stats_server.curves import NODE_CURVES, aggregate, job_series, node_lines, node_window
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.job_curves import JobSeries, aggregate, job_series
-from batchjob_stats_server.node_curves import (
-    NODE_CURVES,
-    NodeCurve,
-    node_lines,
-    node_window,
-)
 from batchjob_stats_server.services import Services
 
 router = APIRouter(prefix=PREFIX)
@@ -103,75 +96,60 @@ async def job_metrics(
 ) -> Response:  # fmt: skip
     """Usage of one run of a job over time, by node and GPU; gaps have no points."""
     services, principal, access = caller.services, caller.principal, caller.access
-    keys = select_keys(params.fields, MetricRow)
-    if not services.histories.has_store:
-        raise Problem(503, "no time series database is configured")
+    keys = select_keys(params.fields, MetricRow.model_fields)
+    _require_store(services)
     run_and_job = await run_sync(_find_run, services, access, jobid, params)
-    if run_and_job is None:
+    if run_and_job is None or not run_and_job[1].window.is_displayed:
         return answer([], keys, params.format)
     run, job = run_and_job
-    if not job.window.is_displayed:
-        return answer([], keys, params.format)
-    audit.log_jobs_seen(principal, f"metrics of job {jobid}", [run])
+    log_jobs_seen(principal, f"metrics of job {jobid}", [run])
 
-    def read_rows(history: TimeSeriesStore) -> Response:
+    def read_rows(store: TimeSeriesStore) -> Response:
         curves = [CURVES[name] for name in params.metric]
-        max_lines = max(job.nodes or 1, run["gpus_held"] or 0)
-        points = _points_per_line(params.points, max_lines * len(curves))
+        number_of_lines = max(job.nodes or 1, run["gpus_held"] or 0) * len(curves)
+        points = min(params.points, max(10, _MAX_ROWS // number_of_lines))
         lines = [
             line
-            for line in job_series(history, job, curves, points)
+            for line in job_series(store, job, curves, points)
             if params.node in (None, line.device.node)
         ]
-        rows = _rows(run, aggregate(lines) if params.aggregate else lines)
-        return _answer(MetricRow, rows, keys, params)
+        job_keys = {"cluster": run["cluster"], "jobid": run["jobid"], "job_id": run["id"]}
+        rows = [
+            {**job_keys, "metric": line.curve.name, "unit": line.curve.unit, "line": line.title,
+             **line.device._asdict(), "part": line.part,
+             **_time_keys(point), "min": point.low, "mean": point.mean, "max": point.high}
+            for line in (aggregate(lines) if params.aggregate else lines)
+            for point in line.series.points
+        ]  # fmt: skip
+        return answer(rows, keys, params.format)
 
-    return await services.histories.run(principal.person_key(), read_rows)
+    return await services.stores.run(principal.person_key(), read_rows)
+
+
+def _require_store(services: Services) -> None:
+    if not services.stores.has_store:
+        raise Problem(503, "no time series database is configured")
 
 
 def _find_run(
     services: Services, access: Access, jobid: str, params: MetricsQuery
 ) -> tuple[RowMapping, JobToMeasure] | None:
-    """The run, and where its measurements are stored."""
+    """The run, and where its measurements of the requested time are stored."""
     policy, now = services.settings.tsdb.policy(), int(services.clock())
     with services.reader.connect() as db:
         run = run_of(db, access, jobid, params.cluster, params.run)
         job = visible_jobs(db, access, [run["id"]], policy, now).get(run["id"]) if run else None
-    return (run, _limit_time(job, params)) if run and job else None
-
-
-def _limit_time(job: JobToMeasure, params: MetricsQuery) -> JobToMeasure:
-    """The same, limited to the requested part of its time."""
+    if run is None or job is None:
+        return None
     begin, end = job.window.display_range
-    if params.since is not None:
-        begin = params.since
-    if params.until is not None:
-        end = params.until
-    return job._replace(window=job.window._replace(display_range=(begin, end)))
+    begin = begin if params.since is None else params.since
+    end = end if params.until is None else params.until
+    return run, job._replace(window=job.window._replace(display_range=(begin, end)))
 
 
-def _points_per_line(wanted: int, lines: int) -> int:
-    return min(wanted, max(10, _MAX_ROWS // lines))
-
-
-def _rows(run: Any, lines: Sequence[JobSeries]) -> Iterator[tuple[Any, ...]]:
-    for line in lines:
-        device = line.device
-        head = (
-            run["cluster"], run["jobid"], run["id"], line.curve.name, line.curve.unit, line.title,
-            device.node, device.gpu, device.uuid, device.gpu_instance, line.part,
-        )  # fmt: skip
-        for point in line.series.points:
-            at = round(point.time * 1000)
-            yield (*head, at, rfc3339(at // 1000), point.low, point.mean, point.high)
-
-
-def _answer(
-    model: type[BaseModel], rows: Iterator[tuple[Any, ...]], keys: Keys, params: RowsParams
-) -> Response:
-    """Rows whose values are in the order of the model's fields."""
-    row_dicts = [dict(zip(model.model_fields, row, strict=True)) for row in rows]
-    return answer(row_dicts, keys, params.format)
+def _time_keys(point: Point) -> dict[str, Any]:
+    at = round(point.time * 1000)
+    return {"time": at, "time_rfc3339": rfc3339(at // 1000)}
 
 
 class NodeMetricsQuery(RowsParams):
@@ -204,39 +182,29 @@ async def node_metrics(
     params: Annotated[NodeMetricsQuery, Query()],
 ) -> Response:  # fmt: skip
     """Usage of a node over time; only for viewers, since it includes everybody's jobs."""
-    services, principal, access = caller.services, caller.principal, caller.access
-    keys = select_keys(params.fields, NodeMetricRow)
-    if not access.sees_all(cluster):
+    services = caller.services
+    keys = select_keys(params.fields, NodeMetricRow.model_fields)
+    if not caller.access.sees_all(cluster):
         raise Problem(
             403, f"only users who may see all jobs of {cluster} may see the usage of its nodes"
         )
-    if not services.histories.has_store:
-        raise Problem(503, "no time series database is configured")
+    _require_store(services)
     window = node_window(params.since, params.until, int(services.clock()))
-    instance = await run_sync(_instance, services, cluster, node)
+    reading = await run_sync(services.readings.of, cluster, services.clock())
+    instance = reading.instance(node) if reading else ""
     if not instance:
         raise Problem(404, f"no exporter of the node {node} of {cluster} is answering")
 
-    def read_rows(history: TimeSeriesStore) -> Response:
+    def read_rows(store: TimeSeriesStore) -> Response:
         curves = [NODE_CURVES[name] for name in params.metric]
-        lines = node_lines(history, cluster, instance, window, curves, params.points)
-        rows = _node_rows(cluster, node, lines)
-        return _answer(NodeMetricRow, rows, keys, params)
+        rows = [
+            {"cluster": cluster, "node": node, "metric": curve.name, "unit": curve.unit,
+             "line": line, **_time_keys(point), "mean": point.mean}
+            for curve, line, series in node_lines(
+                store, cluster, instance, window, curves, params.points
+            )
+            for point in series.points
+        ]  # fmt: skip
+        return answer(rows, keys, params.format)
 
-    return await services.histories.run(principal.person_key(), read_rows)
-
-
-def _instance(services: Services, cluster: str, node: str) -> str:
-    """The target of the node's exporter; "" if none answers now."""
-    reading = services.readings.of(cluster, services.clock())
-    return reading.instance(node) if reading else ""
-
-
-def _node_rows(
-    cluster: str, node: str, lines: Iterator[tuple[NodeCurve, str, TimeSeries]]
-) -> Iterator[tuple[Any, ...]]:
-    for curve, line, series in lines:
-        head = (cluster, node, curve.name, curve.unit, line)
-        for point in series.points:
-            at = round(point.time * 1000)
-            yield (*head, at, rfc3339(at // 1000), point.mean)
+    return await services.stores.run(caller.principal.person_key(), read_rows)

@@ -1,11 +1,16 @@
 """Query parameters: accepted values and error messages."""
 
-from collections.abc import Collection, Sequence, Set
+import base64
+import binascii
+import hashlib
+import json
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
-from fastapi import Request
+from fastapi import Depends, Request
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -18,6 +23,7 @@ from pydantic import (
 from batchjob.runtime import values
 from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.days import DAY
+from batchjob_stats_db.queries.job_list import After
 from batchjob_stats_server.api.rows import RowFormat
 from batchjob_stats_server.http.problems import Problem
 
@@ -52,19 +58,6 @@ Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=_P
 Words = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=_PRINTABLE)]
 
 
-def _parse_duration(value: Any) -> int:
-    """Seconds from `90`, `5m`, `2h`, `1h30m`."""
-    return round(values.duration(str(value).replace(" ", "")))
-
-
-def _parse_size(value: Any) -> int:
-    return values.size(str(value).replace(" ", ""))
-
-
-def _parse_energy(value: Any) -> float:
-    return values.energy(str(value))
-
-
 def _parse_ratio(value: Any) -> Any:
     """`25%` is 0.25; anything else is left to the type."""
     text = str(value).strip()
@@ -74,13 +67,18 @@ def _parse_ratio(value: Any) -> Any:
         raise ValueError("expected a fraction such as 0.25 or 25%") from None
 
 
+def _text(parse: Callable[[str], Any]) -> BeforeValidator:
+    """A parser of a text, in which blanks do not count."""
+    return BeforeValidator(
+        lambda value: parse(str(value).replace(" ", "")), json_schema_input_type=str
+    )
+
+
 Duration = Annotated[
-    int, BeforeValidator(_parse_duration, json_schema_input_type=str), Field(ge=0, le=_MAX_TIME)
+    int, _text(lambda text: round(values.duration(text))), Field(ge=0, le=_MAX_TIME)
 ]
-Size = Annotated[
-    int, BeforeValidator(_parse_size, json_schema_input_type=str), Field(ge=0, lt=2**63)
-]
-Energy = Annotated[float, BeforeValidator(_parse_energy, json_schema_input_type=str), Field(ge=0)]
+Size = Annotated[int, _text(values.size), Field(ge=0, lt=2**63)]
+Energy = Annotated[float, _text(values.energy), Field(ge=0)]
 Ratio = Annotated[
     float,
     BeforeValidator(_parse_ratio, json_schema_input_type=float | str),
@@ -125,7 +123,7 @@ async def refuse_repeated_parameters(request: Request) -> None:
             raise Problem(422, f"body: {error}") from error
 
 
-def require_origin(request: Request) -> None:
+async def _require_origin(request: Request) -> None:
     """Refuse a request without an Origin header, which browsers send with every form.
 
     The request layer has compared the origin with ours. This prevents cross-site request forgery,
@@ -135,16 +133,28 @@ def require_origin(request: Request) -> None:
         raise Problem(403, "expected a form of this server; programs use the API")
 
 
-async def read_form(request: Request, shown: Collection[str] | None = None) -> dict[str, str]:
-    """The fields of a form; raises Problem if one of them stands twice.
+FromForm = Annotated[None, Depends(_require_origin)]
 
-    `shown`: the fields that the page has, any other is refused; None: those of another program.
-    """
-    fields = dict(pairs := parse_qsl((await request.body()).decode("utf-8", "replace")))
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form; raises Problem if one of them stands twice."""
+    pairs = parse_qsl((await request.body()).decode("utf-8", "replace"))
     _refuse_repeated([name for name, _ in pairs])
-    if shown is not None and (unknown := fields.keys() - set(shown)):
+    return dict(pairs)
+
+
+async def _read_own_form(request: Request, _: FromForm) -> dict[str, str]:
+    return await read_form(request)
+
+
+OwnForm = Annotated[dict[str, str], Depends(_read_own_form)]
+"""The fields of a form of a page of this server."""
+
+
+def refuse_other_fields(form: Mapping[str, str], shown: Collection[str]) -> None:
+    """Refuse fields that the page does not have."""
+    if unknown := form.keys() - set(shown):
         raise Problem(422, f"{min(unknown):.80}: this form has no such field")
-    return fields
 
 
 def _refuse_repeated(names: Sequence[str], repeatable: Set[str] = frozenset()) -> None:
@@ -232,6 +242,42 @@ class JobGroupParams(ClusterRows):
         None, description="Value from the `next` link of the previous page."
     )
 
-    def query_key(self) -> str:
+    # The cursor is the end of a page as an opaque text that fits only the query it came from.
+
+    def _query_digest(self) -> str:
         """What must stay the same from page to page."""
-        return self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
+        query = self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
+        return hashlib.sha256(query.encode()).hexdigest()[:16]
+
+    def cursor_after(self, end: After) -> str:
+        text = json.dumps([self._query_digest(), *end])
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    def after(self, kind: type) -> After | None:
+        """The end of the previous page; raises Problem for a text of another query, or of none."""
+        if self.cursor is None:
+            return None
+        try:
+            digest, value, number, part = parse_json(
+                base64.b64decode(self.cursor, b"-_", validate=True)
+            )
+        except (binascii.Error, ValueError, TypeError) as error:
+            raise Problem(
+                422, "cursor: expected the value from the `next` link of an answer"
+            ) from error
+        valid = isinstance(part, str) and _is_valid_end(value, number, kind)
+        if digest != self._query_digest() or not valid:
+            raise Problem(422, "cursor: it belongs to another query")
+        return After(value, number, part)
+
+
+def _is_valid_end(value: Any, number: Any, kind: type) -> bool:
+    """Whether every database accepts the values, which a client may have made up."""
+    if type(number) is not int or not 0 <= number < 2**63:
+        return False
+    if isinstance(value, str):
+        return kind is str and value.isprintable()
+    if value is None:
+        return True
+    numeric = type(value) in (int, float) and kind is not str
+    return numeric and math.isfinite(value) and abs(value) < 2**63

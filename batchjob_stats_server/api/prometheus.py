@@ -7,29 +7,28 @@ write) is not found.
 
 import itertools
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import parse_qsl
 
 import sqlalchemy as sa
-from fastapi import APIRouter, BackgroundTasks, Request, Response
+from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from batchjob import __version__
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.database.engine import LazyConnection, lazy_connection, read_if_changed
+from batchjob_stats_db.database.engine import lazy_connection, read_if_changed
 from batchjob_stats_server.api.params import PREFIX
-from batchjob_stats_server.api.prometheus_errors import PrometheusError
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import (
     CurrentCaller,
     identify_caller,
 )
-from batchjob_stats_server.auth.rights import Principal
+from batchjob_stats_server.auth.rights import Principal, log_action
+from batchjob_stats_server.http import problems
 from batchjob_stats_server.promql.backend import Rejected, known_metrics
 from batchjob_stats_server.promql.confinement import Confinement, LeftOut
 from batchjob_stats_server.promql.endpoints import (
@@ -37,24 +36,69 @@ from batchjob_stats_server.promql.endpoints import (
     QUERY,
     QUERY_RANGE,
     SERIES,
-    ConfinedForm,
     Form,
     PrometheusEndpoint,
-    PrometheusParams,
     openapi_parameters,
     parse_params,
 )
 from batchjob_stats_server.promql.query_limits import (
     Malformed,
+    NotYours,
     QueryLimits,
+    TooLarge,
+    TooMany,
     Unavailable,
     quote,
 )
-from batchjob_stats_server.promql.selector import label_name
+from batchjob_stats_server.promql.scan import label_name
 from batchjob_stats_server.services import Services
+
+
+class PrometheusError(BaseModel):
+    """An error in the format of Prometheus, and a problem document (RFC 9457) as well.
+
+    RFC 9457 section 3.1 lets readers ignore a `status` that is not a number.
+    """
+
+    status: Literal["error"] = "error"
+    errorType: str  # noqa: N815  the field's name in the Prometheus API
+    error: str
+    type: str = "about:blank"
+    title: str
+    detail: str
+    message: str
+
+
+_ERRORS: Mapping[type[Exception], tuple[int, str]] = {
+    Malformed: (400, "bad_data"),
+    TooLarge: (422, "execution"),
+    NotYours: (403, "forbidden"),
+    TooMany: (429, "unavailable"),
+    Unavailable: (503, "unavailable"),
+}
+
+
+def install(app: FastAPI) -> None:
+    for error in (*_ERRORS, Rejected):
+        app.add_exception_handler(error, _refused)
+
+
+async def _refused(request: Request, error: Any) -> JSONResponse:
+    is_rejected = isinstance(error, Rejected)
+    status, kind = (error.status, error.kind) if is_rejected else _ERRORS[type(error)]
+    text, headers = str(error), {"Retry-After": "10"} if status in (429, 503) else {}
+    if not request.url.path.startswith(router.prefix):  # too many other requests
+        return problems.answer(status, text, headers)
+    document = PrometheusError(
+        errorType=kind, error=text, title=HTTPStatus(status).phrase, detail=text, message=text
+    )
+    headers["Cache-Control"] = "no-store"
+    return JSONResponse(document.model_dump(), status, headers, problems.MEDIA_TYPE)
+
 
 _MAX_FIELDS = 100
 _LIMITS = QueryLimits()
+_CLUSTERS = sa.select(schema.cluster.c.name)
 _NO_SERIES = b'"result":[]'
 _HEAD_BYTES = 200  # of an answer without series: all but warnings and infos
 _TAIL_BYTES = 4096  # bytes at the end of an answer that contain Prometheus' warnings and infos
@@ -96,18 +140,12 @@ def _identify(
     def look_up() -> tuple[Principal, Confinement]:
         with lazy_connection(services.reader) as db:
             caller = identify_caller(request, services, background_tasks, db)
-            return caller.principal, Confinement.of(caller.access, _clusters(caller.access, db))
+            names: list[str] = []
+            if not all(login.cluster for login in caller.access.users):
+                names = [row.name for row in read_if_changed(db(), _CLUSTERS)]
+            return caller.principal, Confinement.of(caller.access, names)
 
     return services.threads.run_short(look_up)
-
-
-_CLUSTERS = sa.select(schema.cluster.c.name)
-
-
-def _clusters(access: Access, db: LazyConnection) -> Iterable[str]:
-    if all(login.cluster for login in access.users):
-        return []
-    return [row.name for row in read_if_changed(db(), _CLUSTERS)]
 
 
 class QueryRoute(APIRoute):
@@ -125,16 +163,6 @@ class QueryRoute(APIRoute):
         return handle
 
 
-def _log_query(
-    principal: Principal, confinement: Confinement, params: PrometheusParams, path: str
-) -> None:
-    """Write to the audit log if series of other users may be in the answer."""
-    if confinement.covers_all_users() or principal.token_creator:
-        texts = [params.values["query"]] if "query" in params.values else list(params.match)
-        about = f" for {quote(' '.join(texts))}" if texts else ""
-        audit.log_action(principal, f"asked PromQL {path}{about}")
-
-
 async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Response:
     services: Services = request.app.state.services
     body, background_tasks = await request.body(), BackgroundTasks()
@@ -144,24 +172,27 @@ async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Resp
         await run_in_threadpool(_identify, request, services, background_tasks)
         raise Unavailable("no time series database is configured")
 
-    def prepare() -> tuple[Principal, Confinement, ConfinedForm, float]:
+    def prepare() -> tuple[Principal, Confinement, Form, LeftOut, float]:
         principal, confinement = _identify(request, services, background_tasks)
         params = parse_params(_read_pairs(request, body), kind.parameters)
-        form = kind.form(params, confinement, services.clock(), _LIMITS)
-        _log_query(principal, confinement, params, path)
+        form, left_out = kind.form(params, confinement, services.clock(), _LIMITS)
+        if confinement.covers_all_users() or principal.token_creator:
+            texts = [params["query"]] if "query" in params else params["match[]"]
+            about = f" for {quote(' '.join(texts))}" if texts else ""
+            log_action(principal, f"asked PromQL {path}{about}")
         # To Prometheus, 0 means no limit.
-        series = min(params.values.get("limit") or options.series, options.series)
-        timeout = min(params.values.get("timeout", options.timeout), options.timeout)
-        extra = [("limit", str(series))]
+        series = min(params.get("limit") or options.series, options.series)
+        timeout = min(params.get("timeout", options.timeout), options.timeout)
+        form.append(("limit", str(series)))
         if "timeout" in kind.parameters:
-            extra.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
-        return principal, confinement, form._replace(fields=form.fields + extra), timeout
+            form.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
+        return principal, confinement, form, left_out, timeout
 
-    principal, confinement, form, timeout = await run_in_threadpool(prepare)
+    principal, confinement, form, left_out, timeout = await run_in_threadpool(prepare)
     with services.metrics.time_tsdb_query(path.partition("/")[0]):
-        answer = await tsdb.ask(principal.person_key(), path, form.fields, timeout)
+        answer = await tsdb.ask(principal.person_key(), path, form, timeout)
     is_empty = _NO_SERIES in answer[:_HEAD_BYTES]
-    explained = form.left_out > (LeftOut.NOTHING if is_empty else LeftOut.OTHERS_JOB)
+    explained = left_out > (LeftOut.NOTHING if is_empty else LeftOut.OTHERS_JOB)
     return Response(
         _with_infos(answer, confinement.describe()) if explained else answer,
         headers={"Cache-Control": "no-store"},
@@ -193,32 +224,28 @@ router = APIRouter(
 )
 
 
-@router.get("/query", openapi_extra=QUERY.openapi())
-@router.post("/query", name="query_form", openapi_extra=QUERY.openapi(True))
-async def query(request: Request) -> Response:
-    """An expression at one time; `query`, `time`, `timeout`, `limit`."""
-    return await _answer(request, "query", QUERY)
+_ENDPOINTS = (
+    ("query", QUERY, "An expression at one time; `query`, `time`, `timeout`, `limit`."),
+    ("query_range", QUERY_RANGE,
+     "An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."),
+    ("series", SERIES, "Label sets of series; `match[]`, `start`, `end`, `limit`."),
+    ("labels", LABELS, "Names of labels; `match[]`, `start`, `end`, `limit`."),
+)  # fmt: skip
 
 
-@router.get("/query_range", openapi_extra=QUERY_RANGE.openapi())
-@router.post("/query_range", name="query_range_form", openapi_extra=QUERY_RANGE.openapi(True))
-async def query_range(request: Request) -> Response:
-    """An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."""
-    return await _answer(request, "query_range", QUERY_RANGE)
+def _answers(name: str, kind: PrometheusEndpoint) -> Callable[..., Any]:
+    async def answer(request: Request) -> Response:
+        return await _answer(request, name, kind)
+
+    return answer
 
 
-@router.get("/series", openapi_extra=SERIES.openapi())
-@router.post("/series", name="series_form", openapi_extra=SERIES.openapi(True))
-async def series(request: Request) -> Response:
-    """Label sets of series; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(request, "series", SERIES)
-
-
-@router.get("/labels", openapi_extra=LABELS.openapi())
-@router.post("/labels", name="labels_form", openapi_extra=LABELS.openapi(True))
-async def labels(request: Request) -> Response:
-    """Names of labels; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(request, "labels", LABELS)
+for _name, _kind, _about in _ENDPOINTS:
+    for _method, _is_form in (("GET", False), ("POST", True)):
+        router.add_api_route(
+            f"/{_name}", _answers(_name, _kind), methods=[_method], description=_about,
+            name=f"{_name}_form" if _is_form else _name, openapi_extra=_kind.openapi(_is_form),
+        )  # fmt: skip
 
 
 @router.get("/label/{name}/values", openapi_extra=LABELS.openapi())
@@ -238,7 +265,7 @@ _METADATA = frozenset({"metric", "limit", "limit_per_metric"})
 async def metadata(caller: CurrentCaller, request: Request) -> dict[str, Any]:
     """Type, help and unit of batchjob's metrics; for viewers and admins, of all metrics."""
     services: Services = request.app.state.services
-    params = parse_params(_read_pairs(request, await request.body()), _METADATA).values
+    params = parse_params(_read_pairs(request, await request.body()), _METADATA)
     if (tsdb := services.tsdb) is None:
         return _success({})
     form = [("metric", params["metric"])] if "metric" in params else []

@@ -1,23 +1,50 @@
-"""The report of a job."""
+"""The report of a job, and one job whose id is a parameter, for dashboards.
+
+In a path, the empty text box of a dashboard would make another path, with another meaning. A job
+that is not there has no rows.
+"""
 
 from collections.abc import Mapping
-from datetime import tzinfo
-from typing import Annotated, Literal
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
-from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import PREFIX, RunParams, Word
-from batchjob_stats_server.api.reports import report_of, sources_of
-from batchjob_stats_server.api.runs import JobId, run_of
-from batchjob_stats_server.auth import audit
+from batchjob_stats_server.api import jobs
+from batchjob_stats_server.api.answers import (
+    TurnRoute,
+    answer,
+    list_type,
+    select_keys,
+    union_of_lists,
+)
+from batchjob_stats_server.api.jobs import (
+    PART_LISTS,
+    PART_ROWS,
+    JobId,
+    JobPart,
+    JobRow,
+    PartsQuery,
+    run_of,
+)
+from batchjob_stats_server.api.metrics import MetricRow, MetricsQuery, job_metrics
+from batchjob_stats_server.api.params import PREFIX, ClusterRows, QueryParams, RunParams, Word
+from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
+from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.report.forms import FORMS, as_json
-from batchjob_stats_server.report.model import Report
+from batchjob_stats_server.report.model import (
+    Advice,
+    Efficiency,
+    LogLink,
+    Report,
+    SimilarComparison,
+    SkippedRule,
+)
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
@@ -51,19 +78,28 @@ def job_report(
     params: Annotated[ReportQuery, Query()],
 ) -> Response:  # fmt: skip
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
-    zone = _parse_zone(params.zone)
+    try:
+        zone = ZoneInfo(params.zone)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        expected = f"expected a time zone such as UTC, got {params.zone!r}"
+        raise Problem(422, f"zone: {expected}") from error
     if params.format == "jobstats":
         return _jobstats_summary(caller, jobid, params)
     report = find_report(caller, jobid, params)
     if report is None:
         raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
-    accept = request.headers.get("accept", "*/*")
-    return _render(
-        report,
-        params.format
-        or negotiate_format(accept, {**_MEDIA_TYPES, "application/json": "json"}, "json"),
-        zone,
+    accept, known = (
+        request.headers.get("accept", "*/*"),
+        _MEDIA_TYPES | {"application/json": "json"},
     )
+    form = params.format or negotiate_format(accept, known, "json")
+    headers = {"Cache-Control": "private, no-store", "Vary": "Accept"}
+    if form == "json":
+        return Response(as_json(report), media_type="application/json", headers=headers)
+    media_type, write = FORMS[form]
+    if form == "html":  # its only content besides text is an inline style sheet
+        headers["Content-Security-Policy"] = _INLINE_STYLE_POLICY
+    return Response(write(report, zone), media_type=media_type, headers=headers)
 
 
 def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response:
@@ -75,7 +111,7 @@ def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response
             raise Problem(404, f"job {jobid} has no summary of jobstats: {error}") from error
     if run is None:
         raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
-    audit.log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
+    log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
     headers = {"Cache-Control": "private, no-store"}
     return Response(f"{text}\n", media_type="text/plain", headers=headers)
 
@@ -86,8 +122,8 @@ def find_report(caller: Caller, jobid: str, params: RunParams) -> Report | None:
         run = run_of(db, caller.access, jobid, params.cluster, params.run)
     if run is None:
         return None
-    audit.log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
-    return report_of(sources_of(caller.services), caller.access, run)
+    log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
+    return report_of(caller.services, caller.access, run)
 
 
 def negotiate_format(accept: str, forms: Mapping[str, str], otherwise: str) -> str:
@@ -113,18 +149,74 @@ def _quality(text: str) -> float:
         return 0.0
 
 
-def _parse_zone(name: str) -> tzinfo:
-    try:
-        return ZoneInfo(name)
-    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
-        raise Problem(422, f"zone: expected a time zone such as UTC, got {name!r}") from error
+class _JobIdParam(QueryParams):
+    jobid: Word | None = Field(
+        None,
+        description="Job id in the notation of the scheduler. Without one, or if there is no such "
+        "job that the caller may see, there are no rows.",
+    )
 
 
-def _render(report: Report, form: str, zone: tzinfo) -> Response:
-    headers = {"Cache-Control": "private, no-store", "Vary": "Accept"}
-    if form == "json":
-        return Response(as_json(report), media_type="application/json", headers=headers)
-    media_type, write = FORMS[form]
-    if form == "html":  # its only content besides text is an inline style sheet
-        headers["Content-Security-Policy"] = _INLINE_STYLE_POLICY
-    return Response(write(report, zone), media_type=media_type, headers=headers)
+class OneJobQuery(ClusterRows, _JobIdParam):
+    """Selects a job."""
+
+
+class OneJobPartsQuery(PartsQuery, _JobIdParam):
+    """Selects a run of a job."""
+
+
+class OneJobMetricsQuery(MetricsQuery, _JobIdParam):
+    """Selects a run of a job, its curves, and how fine."""
+
+
+ReportPart = Literal["efficiency", "advice", "comparisons", "silent", "logs"]
+
+
+REPORT_ROWS: Mapping[ReportPart, type[Any]] = {
+    "efficiency": Efficiency,
+    "advice": Advice,
+    "comparisons": SimilarComparison,
+    "silent": SkippedRule,
+    "logs": LogLink,
+}
+
+
+@router.get("/job", response_model=list_type(JobRow))
+def one_job(caller: CurrentCaller, params: Annotated[OneJobQuery, Query()]) -> Response:
+    """All runs of a job, latest first."""
+    if params.jobid is None:
+        return answer([], select_keys(params.fields, JobRow.model_fields), params.format)
+    return jobs.job(caller, params.jobid, params)
+
+
+@router.get("/job/metrics", response_model=list[MetricRow])
+async def one_job_metrics(
+    caller: CurrentCaller, params: Annotated[OneJobMetricsQuery, Query()]
+) -> Response:
+    """Usage of one run of a job over time, by node and GPU; gaps have no points."""
+    if params.jobid is None:
+        return answer([], select_keys(params.fields, MetricRow.model_fields), params.format)
+    return await job_metrics(caller, params.jobid, params)
+
+
+@router.get("/job/report/{part}", response_model=union_of_lists(REPORT_ROWS.values()))
+def one_job_report(
+    caller: CurrentCaller, part: ReportPart, params: Annotated[OneJobPartsQuery, Query()]
+) -> Response:
+    """A list of the report of one run: efficiency, advice, comparisons, skipped rules or logs."""
+    keys = select_keys(params.fields, REPORT_ROWS[part].__dataclass_fields__)
+    report = find_report(caller, params.jobid, params) if params.jobid else None
+    if report is None:
+        return answer([], keys, params.format)
+    found = report.similar.comparisons if part == "comparisons" else getattr(report, part)
+    return answer([asdict(each) for each in found], keys, params.format)
+
+
+@router.get("/job/{part}", response_model=PART_LISTS)
+def one_job_parts(
+    caller: CurrentCaller, part: JobPart, params: Annotated[OneJobPartsQuery, Query()]
+) -> Response:
+    """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
+    if params.jobid is None:
+        return answer([], select_keys(params.fields, PART_ROWS[part].model_fields), params.format)
+    return jobs.job_parts(caller, params.jobid, part, params)

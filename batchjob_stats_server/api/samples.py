@@ -2,18 +2,17 @@
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import anyio
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
-from sqlalchemy.engine import Connection, RowMapping
-from starlette.types import Receive, Scope, Send
+from sqlalchemy.engine import RowMapping
 
 from batchjob.quantities.sample import SampleHeader
 from batchjob_stats_db.measure.job_usage import JobToMeasure
@@ -21,15 +20,13 @@ from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
 from batchjob_stats_server.api import params as p
-from batchjob_stats_server.api.answers import query_database, run_in_turn
+from batchjob_stats_server.api.answers import OpenStream, run_in_thread
+from batchjob_stats_server.api.jobs import JobId, run_of
 from batchjob_stats_server.api.params import PREFIX
-from batchjob_stats_server.api.runs import JobId, run_of
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
+from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
 from batchjob_stats_server.services import Services
-from batchjob_stats_server.turns import Turns
 
 router = APIRouter(prefix=PREFIX)
 
@@ -37,7 +34,6 @@ _SAMPLES_PER_CHUNK = 500  # samples per step; other requests are served between 
 _PAUSE_SECONDS = 1.0
 _FIRST_SAMPLE_SECONDS = 60.0  # how long to wait for a running job's first sample
 LINES = "application/x-ndjson"
-_RETRY_HEADERS = {"Retry-After": "30"}
 
 Subject = Literal["cpu", "memory", "io", "network", "processes", "gpu", "energy"]
 _SUBJECTS: Mapping[Subject, tuple[str, ...]] = {
@@ -110,23 +106,24 @@ async def job_samples(
     services = caller.services
     policy, now = services.settings.tsdb.policy(), int(services.clock())
 
-    def find(db: Connection) -> tuple[JobToMeasure, RowMapping] | None:
-        run = run_of(db, caller.access, jobid, params.cluster, params.run)
-        if run is None or run["start_time"] is None:
-            return None
-        job = visible_jobs(db, caller.access, [run["id"]], policy, now).get(run["id"])
+    def find() -> tuple[JobToMeasure, RowMapping] | None:
+        with services.reader.connect() as db:
+            run = run_of(db, caller.access, jobid, params.cluster, params.run)
+            if run is None or run["start_time"] is None:
+                return None
+            job = visible_jobs(db, caller.access, [run["id"]], policy, now).get(run["id"])
         return (job, run) if job else None  # None: deleted in the meantime
 
-    found = await query_database(caller, find, costly=False)
+    found = await run_in_thread(caller, find, costly=False)
     if found is None:
         return Response(b"", media_type=LINES)
     job, run = found
     folder = folder_of(directory, job.jobid)
     try:
-        await run_in_turn(services.threads.files, caller, partial(files_of, folder))
+        await services.threads.files.run(caller.principal.person_key(), partial(files_of, folder))
     except OSError as error:
         raise Problem(503, f"the samples cannot be read: {error.strerror}") from error
-    audit.log_jobs_seen(caller.principal, f"samples of job {jobid}", [run])
+    log_jobs_seen(caller.principal, f"samples of job {jobid}", [run])
     return stream_samples(caller, job.jobid, SampleFilter.of(job, params), params)
 
 
@@ -145,11 +142,7 @@ def stream_samples(
 ) -> Response:
     """An answer with samples of a job; Problem 503 if this server has no samples at all."""
     directory, user = _require_samples(caller.services), caller.principal.person_key()
-    replay = Replay(directory, jobid, sample_filter.accepts)
-    counting_replay = (
-        None if params.limit is None else Replay(directory, jobid, sample_filter.accepts)
-    )
-
+    replay, counting_replay = (Replay(directory, jobid, sample_filter.accepts) for _ in range(2))
     lines = _lines(caller, replay, counting_replay, sample_filter, params)
     return OpenStream(
         lines, caller.services.streams, user, replay.close,
@@ -157,69 +150,35 @@ def stream_samples(
     )  # fmt: skip
 
 
-class OpenStream(StreamingResponse):
-    """A streamed answer, of which there is a limited number: each holds a connection.
-
-    `end` is called however it ends.
-    """
-
-    def __init__(
-        self,
-        lines: AsyncIterator[bytes],
-        turns: Turns,
-        user: Hashable,
-        end: Callable[[], None] = lambda: None,
-        **options: Any,
-    ) -> None:
-        super().__init__(lines, **options)
-        self._turns, self._user, self._end = turns, user, end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the lines as they arrive; raises Problem 429 or 503 if too many streams are open."""
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._end)
-            try:
-                self._turns.take_now(self._user)
-            except TooMany as error:
-                raise Problem(429, str(error), _RETRY_HEADERS) from error
-            except Unavailable as error:
-                raise Problem(503, str(error), _RETRY_HEADERS) from error
-            stack.callback(self._turns.release, self._user)
-            await super().__call__(scope, receive, send)
-
-
 async def _lines(
-    caller: Caller, replay: Replay, counting_replay: Replay | None,
+    caller: Caller, replay: Replay, counting_replay: Replay,
     sample_filter: SampleFilter, params: ChosenSamples,
 ) -> AsyncIterator[bytes]:  # fmt: skip
     """`counting_replay`: the same samples again, if only the last ones are requested."""
-    services = caller.services
-    files, start = services.threads.files, services.clock()
-    steps = replay.read()
-    while True:
-        try:
-            if counting_replay is not None:
-                steps = await run_in_turn(files, caller, partial(
-                    _keep_last, steps, counting_replay, sample_filter, params.limit or 0
-                ))  # fmt: skip
-                counting_replay = None
-            text, more = await run_in_turn(
-                files, caller, partial(_read_chunk, steps, sample_filter, params.type)
+    services, steps = caller.services, replay.read()
+    in_turn = partial(services.threads.files.run, caller.principal.person_key())
+    last_start = services.clock() + _FIRST_SAMPLE_SECONDS
+    try:
+        if params.limit is not None:
+            steps = await in_turn(
+                partial(_keep_last, steps, counting_replay, sample_filter, params.limit)
             )
-        except OSError:  # the headers have been sent, so the answer ends here
-            return
-        if text:
-            yield text
-        if more:
-            continue
-        now = services.clock()
-        waits = (
-            sample_filter.live and not replay.has_samples and now - start < _FIRST_SAMPLE_SECONDS
-        )
-        if not params.follow or now > sample_filter.until or (replay.is_over(now) and not waits):
-            return
-        await anyio.sleep(_PAUSE_SECONDS)
-        steps = replay.read()
+        while True:
+            text, more = await in_turn(partial(_read_chunk, steps, sample_filter, params.type))
+            if text:
+                yield text
+            if more:
+                continue
+            now = services.clock()
+            waits = sample_filter.live and not replay.has_samples and now < last_start
+            if not params.follow or now > sample_filter.until:
+                return
+            if replay.is_over(now) and not waits:
+                return
+            await anyio.sleep(_PAUSE_SECONDS)
+            steps = replay.read()
+    except OSError:  # the headers have been sent, so the answer ends here
+        return
 
 
 def _keep_last(
@@ -236,15 +195,10 @@ def _read_chunk(
 ) -> tuple[bytes, bool]:
     """The next lines, and whether there are more now."""
     chunk = list(islice(steps, _SAMPLES_PER_CHUNK))
-    text = "".join(
-        json.dumps(_filter_keys(sample_document(step), subject), separators=(",", ":")) + "\n"
-        for step in sample_filter.of_time(chunk)
-    )
+    beginnings = ("time", "jobid", "node", *_SUBJECTS[subject]) if subject else ("",)
+    text = ""
+    for step in sample_filter.of_time(chunk):
+        document = sample_document(step).items()
+        sample = {key: value for key, value in document if key.startswith(beginnings)}
+        text += json.dumps(sample, separators=(",", ":")) + "\n"
     return text.encode(), len(chunk) == _SAMPLES_PER_CHUNK
-
-
-def _filter_keys(sample: dict[str, Any], subject: Subject | None) -> dict[str, Any]:
-    if subject is None:
-        return sample
-    beginnings = ("time", "jobid", "node", *_SUBJECTS[subject])
-    return {key: value for key, value in sample.items() if key.startswith(beginnings)}

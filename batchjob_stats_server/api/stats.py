@@ -1,4 +1,4 @@
-"""Statistics for operators; users see those of the jobs that they may see."""
+"""Sums of usage over days, and statistics for operators; users see those of their own jobs."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -8,14 +8,21 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
-from batchjob.judgements import FAILED_MEANS, USED_MEMORY_MEANS, WASTE_MEANS, thresholds
+from batchjob.judgements import (
+    BASIS_MEANS,
+    ENERGY_MEANS,
+    FAILED_MEANS,
+    USED_MEMORY_MEANS,
+    WASTE_MEANS,
+    thresholds,
+)
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_db.queries.operators import RESOURCES, unused_key
 from batchjob_stats_server.api.answers import (
+    CostlyRoute,
     answer,
     list_type,
-    query_database,
     row_model,
     select_keys,
     table,
@@ -25,17 +32,24 @@ from batchjob_stats_server.api.params import (
     ClusterRows,
     Days,
     Duration,
+    OneOrMore,
     Ratio,
+    RowsParams,
     SumsParams,
     Word,
 )
-from batchjob_stats_server.api.rows import Rows
-from batchjob_stats_server.api.usage import KEYS, GroupKey
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
+from batchjob_stats_server.auth.rights import log_jobs_seen
 
-router = APIRouter(prefix=f"{PREFIX}/stats")
+router = APIRouter(prefix=PREFIX, route_class=CostlyRoute)
 
+KEYS: dict[str, usage.By] = {
+    "cluster": "cluster",
+    "account": "account",
+    "user": "username",
+    "day": "day",
+}
+GroupKey = Annotated[str, Field(pattern=f"^({'|'.join(KEYS)})$")]
 Resource = Annotated[str, Field(pattern=f"^({'|'.join(RESOURCES)})$")]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 
@@ -44,15 +58,30 @@ def _number(name: str) -> sa.Column[float]:
     return sa.Column(name, sa.Float)
 
 
+_USAGE = (
+    "Sums of the caller's jobs, or of all they may see; keys not grouped by are null. "
+    f"{FAILED_MEANS} {BASIS_MEANS} {ENERGY_MEANS}"
+)
 _WASTE = f"Users with the most unused resources. {WASTE_MEANS} {USED_MEMORY_MEANS}"
 _FAILURES = f"Users with the most failed jobs. {FAILED_MEANS}"
-_daily = schema.daily_usage.c
+_daily, _account, _state = schema.daily_usage.c, schema.account.c, schema.poll_state.c
 _WHOSE = (_daily.cluster, _daily.day, _daily.account, _daily.username)
+_WASTE_COLUMNS = [name for pair in RESOURCES.values() for name in pair]
+UsageRow = row_model("UsageRow", schema.daily_usage.columns)
+EmissionsRow = row_model("EmissionsRow", schema.daily_emissions.columns)
+AccountRow = row_model(
+    "AccountRow",
+    (_daily.cluster, _daily.account, _account.parent, _account.limits),
+)
+ClusterRow = row_model(
+    "ClusterRow",
+    (*schema.cluster.columns, _state.source, _state.success_time, _state.error_time),
+)
 WasteRow = row_model(
     "WasteRow",
     (
         *_WHOSE,
-        *(_daily[name] for pair in RESOURCES.values() for name in pair),
+        *(_daily[name] for name in _WASTE_COLUMNS),
         *(_number(unused_key(name)) for name in RESOURCES),
         *(_number(f"{name}_efficiency") for name in RESOURCES),
     ),
@@ -65,6 +94,53 @@ IdleGpuRow = row_model("IdleGpuRow", operators.IDLE_COLUMNS)
 UnfinishedRow = row_model(
     "UnfinishedRow", (schema.job.c.cluster, schema.job.c.state, sa.Column("jobs", sa.Integer))
 )
+
+
+class UsageQuery(SumsParams):
+    """Selects the days, accounts and users to sum, and the columns to group by."""
+
+    by: Annotated[list[GroupKey], OneOrMore] = Field(
+        ["cluster"], description="Key to group by.", max_length=4
+    )
+
+    def keys(self) -> list[usage.By]:
+        """Columns to group by, each once."""
+        return [KEYS[name] for name in dict.fromkeys(self.by)]
+
+
+@router.get("/usage", response_model=list_type(UsageRow), description=_USAGE, name="usage")
+def sums(caller: CurrentCaller, params: Annotated[UsageQuery, Query()]) -> Response:
+    """Sums of the jobs that the caller may see."""
+    keys = select_keys(params.fields, UsageRow.model_fields)
+    columns = [name for name in schema.DAILY_SUMS if name in keys]
+    return table(caller, params, UsageRow, lambda db: usage.sum_usage(
+        db, caller.access, params.keys(), *params.window(caller.services.clock()),
+        columns=columns or schema.DAILY_SUMS, most=usage.MAX_ROWS, **params.owners(),
+    ))  # fmt: skip
+
+
+@router.get("/usage/emissions", response_model=list_type(EmissionsRow))
+def usage_emissions(caller: CurrentCaller, params: Annotated[UsageQuery, Query()]) -> Response:
+    """Grams of CO2 equivalent by provider; figures of different providers must not be added."""
+    return table(caller, params, EmissionsRow, lambda db: usage.sum_emissions(
+        db, caller.access, params.keys(), *params.window(caller.services.clock()),
+        most=usage.MAX_ROWS, **params.owners(),
+    ))  # fmt: skip
+
+
+@router.get("/accounts", response_model=list_type(AccountRow))
+def accounts(caller: CurrentCaller, params: Annotated[Days, Query()]) -> Response:
+    """Accounts with jobs on these days that the caller may see."""
+    window = params.window(caller.services.clock())
+    return table(caller, params, AccountRow, lambda db: stats.accounts(
+        db, caller.access, *window, params.cluster
+    ))  # fmt: skip
+
+
+@router.get("/clusters", response_model=list_type(ClusterRow))
+def clusters(caller: CurrentCaller, params: Annotated[RowsParams, Query()]) -> Response:
+    """All clusters, with one row for each source of job records and the time it was last read."""
+    return table(caller, params, ClusterRow, stats.clusters)
 
 
 class SumsQuery(SumsParams):
@@ -80,32 +156,20 @@ class WasteQuery(SumsQuery):
     of: Resource = Field("cpu", description="Key to sort by.")
 
 
-@router.get("/waste", response_model=list_type(WasteRow), description=_WASTE)
-async def waste(
-    caller: CurrentCaller,
-    params: Annotated[WasteQuery, Query()],
-) -> Response:
+@router.get("/stats/waste", response_model=list_type(WasteRow), description=_WASTE)
+def waste(caller: CurrentCaller, params: Annotated[WasteQuery, Query()]) -> Response:
     """Users with the most unused resources; only measured jobs are counted."""
-    columns = [name for pair in RESOURCES.values() for name in pair]
-
-    def query(db: Connection) -> Rows:
-        return operators.most_wasteful(_sums(caller, params, db, columns), params.limit, params.of)
-
-    return await table(caller, params, WasteRow, query)
+    return table(caller, params, WasteRow, lambda db: operators.most_wasteful(
+        _sums(caller, params, db, _WASTE_COLUMNS), params.limit, params.of
+    ))  # fmt: skip
 
 
-@router.get("/failures", response_model=list_type(FailureRow), description=_FAILURES)
-async def failures(
-    caller: CurrentCaller,
-    params: Annotated[SumsQuery, Query()],
-) -> Response:
+@router.get("/stats/failures", response_model=list_type(FailureRow), description=_FAILURES)
+def failures(caller: CurrentCaller, params: Annotated[SumsQuery, Query()]) -> Response:
     """Users with the most failed jobs."""
-
-    def query(db: Connection) -> Rows:
-        sums = _sums(caller, params, db, ["jobs_ended", "jobs_failed"])
-        return operators.most_failures(sums, params.limit)
-
-    return await table(caller, params, FailureRow, query)
+    return table(caller, params, FailureRow, lambda db: operators.most_failures(
+        _sums(caller, params, db, ["jobs_ended", "jobs_failed"]), params.limit
+    ))  # fmt: skip
 
 
 def _sums(
@@ -123,19 +187,13 @@ class WaitsQuery(Days):
     partition: Word | None = None
 
 
-@router.get("/waits", response_model=list_type(WaitRow))
-async def waits(
-    caller: CurrentCaller,
-    params: Annotated[WaitsQuery, Query()],
-) -> Response:
+@router.get("/stats/waits", response_model=list_type(WaitRow))
+def waits(caller: CurrentCaller, params: Annotated[WaitsQuery, Query()]) -> Response:
     """Percentiles of the waiting times of the jobs that started on each day, by partition."""
     window = params.window(caller.services.clock())
-    return await table(
-        caller, params, WaitRow,
-        lambda db: operators.waits_by_partition(
-            db, caller.access, *window, params.cluster, params.partition
-        ),
-    )  # fmt: skip
+    return table(caller, params, WaitRow, lambda db: operators.waits_by_partition(
+        db, caller.access, *window, params.cluster, params.partition
+    ))  # fmt: skip
 
 
 class IdleQuery(ClusterRows):
@@ -150,30 +208,22 @@ class IdleQuery(ClusterRows):
     limit: Limit = 100
 
 
-@router.get("/idle-gpus", response_model=list_type(IdleGpuRow))
-async def idle_gpus(
-    caller: CurrentCaller,
-    params: Annotated[IdleQuery, Query()],
-) -> Response:
+@router.get("/stats/idle-gpus", response_model=list_type(IdleGpuRow))
+def idle_gpus(caller: CurrentCaller, params: Annotated[IdleQuery, Query()]) -> Response:
     """Running jobs that leave allocated GPUs unused, as last measured."""
-    keys, limits = select_keys(params.fields, IdleGpuRow), thresholds()
+    keys, limits = select_keys(params.fields, IdleGpuRow.model_fields), thresholds()
     ratio, seconds = params.utilization_at_most, params.held_at_least
     at_most = limits.idle_gpu if ratio is None else ratio
     held = limits.idle_after if seconds is None else seconds
-    rows = await query_database(caller, lambda db: operators.idle_gpus(
-        db, caller.access, at_most, held, params.limit, params.cluster,
-    ))  # fmt: skip
-    audit.log_jobs_seen(caller.principal, "idle GPUs", rows)
+    with caller.services.reader.connect() as db:
+        rows = operators.idle_gpus(db, caller.access, at_most, held, params.limit, params.cluster)
+    log_jobs_seen(caller.principal, "idle GPUs", rows)
     return answer(rows, keys, params.format)
 
 
-@router.get("/unfinished", response_model=list_type(UnfinishedRow))
-async def unfinished(
-    caller: CurrentCaller,
-    params: Annotated[ClusterRows, Query()],
-) -> Response:
+@router.get("/stats/unfinished", response_model=list_type(UnfinishedRow))
+def unfinished(caller: CurrentCaller, params: Annotated[ClusterRows, Query()]) -> Response:
     """Numbers of pending, running and suspended jobs."""
-    return await table(
-        caller, params, UnfinishedRow,
-        lambda db: stats.unfinished_by_state(db, caller.access, params.cluster),
-    )  # fmt: skip
+    return table(caller, params, UnfinishedRow, lambda db: stats.unfinished_by_state(
+        db, caller.access, params.cluster
+    ))  # fmt: skip

@@ -48,16 +48,14 @@ class SubscriptionRow(BaseModel):
     created_time: int
 
 
-def _normal_event(text: str) -> str:
-    return str(store.parse_wish(text))
-
-
 class NewSubscription(BaseModel):
     """What to be told of, and how; the channel `off` turns the site's default off."""
 
     model_config = ConfigDict(extra="forbid")
 
-    event: Annotated[Word, AfterValidator(_normal_event)] = Field(description=_EVENT)
+    event: Annotated[Word, AfterValidator(lambda text: str(store.parse_wish(text)))] = Field(
+        description=_EVENT
+    )
     channel: Word = Field(store.MAIL, description="mail, webhook, ntfy or off.")
     target: Annotated[str, StringConstraints(max_length=2048, pattern=_PRINTABLE)] = Field(
         "", description="Address, URL or topic; empty: the address on record."

@@ -1,6 +1,6 @@
 """Tokens: who may create, list and revoke which."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Response
@@ -12,9 +12,8 @@ from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import PREFIX, QueryParams, Word
 from batchjob_stats_server.api.rows import as_answer_row
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.identity import CurrentCaller
-from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal
+from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal, log_action
 from batchjob_stats_server.http.problems import Problem
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
@@ -82,15 +81,11 @@ def tokens(
         raise Problem(403, "only an admin may see the tokens of others")
     user = params.user if principal.role is TokenRole.ADMIN else principal.user
     with services.reader.connect() as db:
-        return [
-            TokenRow(**_row(token))
-            for token in token_store.list_tokens(db, user, principal.clusters)
-        ]
-
-
-def _row(token: token_store.Token) -> dict[str, Any]:
-    row = token._asdict()
-    return {**as_answer_row(row), "made_by": token.maker, "made_with": token.parent_id}
+        found = token_store.list_tokens(db, user, principal.clusters)
+    return [
+        TokenRow(**as_answer_row(token._asdict()), made_by=token.maker, made_with=token.parent_id)
+        for token in found
+    ]
 
 
 @router.post("/tokens", status_code=201)
@@ -123,7 +118,7 @@ def make_token(caller: CurrentCaller, response: Response, new_token: NewToken) -
         raise Problem(401, "the token of this request has been revoked") from error
     if user != principal.user or principal.token_creator:
         where = f"cluster {cluster}" if cluster else "all clusters"
-        audit.log_action(principal, f"made a token for {user} ({new_token.role}, {where})")
+        log_action(principal, f"made a token for {user} ({new_token.role}, {where})")
     return MadeToken(token=text, expiry_time=expiry * 1000)
 
 
@@ -172,4 +167,4 @@ def revoke_token(
     ]
     if others:
         named = ", ".join(f"{token.id} of {token.username}" for token in others)
-        audit.log_action(principal, f"revoked token {named}")
+        log_action(principal, f"revoked token {named}")

@@ -14,6 +14,7 @@ runs the server, or root, and from the address that signed in.
 import ipaddress
 import os
 import sys
+from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import HTTPConnection
@@ -51,11 +52,7 @@ def session_cookie(connection: HTTPConnection) -> str:
 
 def set_session(connection: HTTPConnection, answer: Response, session: str) -> None:
     """Set the cookie with a session, which is deleted when the browser is closed."""
-    name = cookie_name(connection)
-    answer.set_cookie(
-        name, session, httponly=True, samesite="strict", secure=name.startswith("__Host-")
-    )
-    answer.headers["Cache-Control"] = "no-store"
+    _set_cookie(answer, cookie_name(connection), session, samesite="strict")
 
 
 def pending_name(connection: HTTPConnection) -> str:
@@ -64,11 +61,12 @@ def pending_name(connection: HTTPConnection) -> str:
 
 def set_pending(connection: HTTPConnection, answer: Response, text: str) -> None:
     """Set the cookie of a log-in, which the browser sends when the provider redirects back."""
-    name = pending_name(connection)
-    answer.set_cookie(
-        name, text, max_age=_PENDING_SECONDS, httponly=True, samesite="lax",
-        secure=name.startswith("__Host-"),
-    )  # fmt: skip
+    _set_cookie(answer, pending_name(connection), text, samesite="lax", max_age=_PENDING_SECONDS)
+
+
+def _set_cookie(answer: Response, name: str, text: str, **options: Any) -> None:
+    secure = name.startswith("__Host-")
+    answer.set_cookie(name, text, httponly=True, secure=secure, **options)
     answer.headers["Cache-Control"] = "no-store"
 
 
@@ -82,7 +80,8 @@ BrowserSession = tuple[str, str]
 
 def seal(token: str, connection: HTTPConnection) -> str:
     """The text of the cookie."""
-    data = f"{_peer(connection)} {token}".encode()
+    peer = connection.client.host if connection.client else ""
+    data = f"{peer} {token}".encode()
     return _PREFIX + _CIPHER.encrypt(data).decode("ascii").rstrip("=")
 
 
@@ -136,7 +135,3 @@ def _parse_address(text: str) -> peers.Address:
     words = (int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data), 4))
     address = ipaddress.ip_address(b"".join(word.to_bytes(4, "big") for word in words))
     return getattr(address, "ipv4_mapped", None) or address
-
-
-def _peer(connection: HTTPConnection) -> str:
-    return connection.client.host if connection.client else ""

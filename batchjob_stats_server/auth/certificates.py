@@ -1,4 +1,4 @@
-"""Client certificates: the user and role they identify, and whether they are still valid.
+"""TLS, and client certificates: the user and role they identify, and whether they are still valid.
 
 TLS checks that the site's CA issued a certificate for clients. What may change later is checked for
 each request, since connections and TLS sessions live long: its expiry, and the list of revoked
@@ -8,17 +8,21 @@ certificates (RFC 5280 section 5).
 import logging
 import os
 import re
+import ssl
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
+from batchjob.secret_files import SecretFileError, check_private_key
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.auth.rights import CredentialError, Principal
+from batchjob_stats_server.options import AuthOptions, ServerWebOptions
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +44,13 @@ class Certificates:
         not checked.
         """
         self.are_accepted = bool(ca_file)
-        self._authorities = _load_authorities(ca_file) if ca_file else []
+        self._authorities: Sequence[x509.Certificate] = ()
+        if ca_file:
+            where = f"auth.client-ca-file: {ca_file}"
+            try:
+                self._authorities = x509.load_pem_x509_certificates(_read_file(where, ca_file))
+            except ValueError as error:
+                raise SettingsError(f"{where}: expected CA certificates (PEM)") from error
         self._crl_file = crl_file
         self._reload_lock = threading.Lock()
         self._crl_stamp = _file_stamp(crl_file) if crl_file else None
@@ -123,14 +133,6 @@ def _issuer(signed: x509.Certificate | x509.CertificateRevocationList) -> str:
     return signed.issuer.rfc4514_string()
 
 
-def _load_authorities(path: str) -> list[x509.Certificate]:
-    where = f"auth.client-ca-file: {path}"
-    try:
-        return x509.load_pem_x509_certificates(_read_file(where, path))
-    except ValueError as error:
-        raise SettingsError(f"{where}: expected CA certificates (PEM)") from error
-
-
 def _is_signed_by(each: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
     key: Any = authority.public_key()
     try:
@@ -154,3 +156,61 @@ def _file_stamp(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+log = logging.getLogger(__name__)
+
+
+def tls_context(
+    web: ServerWebOptions, auth: AuthOptions, refused: Callable[[], None]
+) -> ssl.SSLContext:
+    """TLS 1.2 and newer; a client's certificate is optional, but a bad one ends the connection.
+
+    `refused` is called for each of these. Raises SettingsError naming the file that is not usable.
+    """
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.set_alpn_protocols(["http/1.1"])
+    try:
+        check_private_key(web.tls_key_file)
+    except SecretFileError as error:
+        raise SettingsError(f"web.tls-key-file: {error}") from error
+    try:
+        # For an encrypted key, OpenSSL would ask for the password on the terminal.
+        tls.load_cert_chain(web.tls_cert_file, web.tls_key_file, password=lambda: b"")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise SettingsError(
+            f"web.tls-cert-file: {web.tls_cert_file}, {web.tls_key_file}: {reason(error)}"
+        ) from error
+    if auth.client_ca_file:
+        tls.verify_mode = ssl.CERT_OPTIONAL
+        try:
+            tls.load_verify_locations(auth.client_ca_file)
+        except OSError as error:
+            raise SettingsError(
+                f"auth.client-ca-file: {auth.client_ca_file}: {reason(error)}"
+            ) from error
+        tls.sslobject_class = _alerting_class(refused)
+    return tls
+
+
+def _alerting_class(refused: Callable[[], None]) -> type[ssl.SSLObject]:
+    class AlertingSslObject(ssl.SSLObject):
+        """Sends the alert that says what is wrong to the client: asyncio would not."""
+
+        error: ssl.SSLCertVerificationError | None = None
+
+        def do_handshake(self) -> None:
+            if self.error is not None:
+                raise self.error
+            try:
+                super().do_handshake()
+            except ssl.SSLCertVerificationError as error:
+                self.error = error
+                refused()
+                log.info("refused a client's certificate: %s", error.verify_message)
+                # asyncio then sends what TLS has written so far, and calls this again when the
+                # client closes the connection.
+                raise ssl.SSLWantReadError from error
+
+    return AlertingSslObject

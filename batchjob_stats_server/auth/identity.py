@@ -18,12 +18,13 @@ from batchjob_stats_db.database import sessions, tokens
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterAccount, of_user
 from batchjob_stats_db.database.engine import LazyConnection, lazy_connection
 from batchjob_stats_db.database.tokens import TokenRole
-from batchjob_stats_server.auth import audit, browser_session, peers
+from batchjob_stats_server.auth import browser_session, peers
 from batchjob_stats_server.auth.rights import (
     CredentialError,
     Principal,
     Via,
     configured_role,
+    log_action,
     principal_of_token,
 )
 from batchjob_stats_server.http.problems import SAFE_METHODS, Problem, too_many_requests
@@ -39,6 +40,7 @@ FORM_PATHS = ("/tokens/", "/messages/")
 def _authenticate(
     request: Request, services: Services, background_tasks: BackgroundTasks, db: LazyConnection
 ) -> Principal:
+    """The caller; raises CredentialError."""
     auth = services.settings.auth
     bearers = [
         value.partition(" ")[2].strip()
@@ -51,33 +53,24 @@ def _authenticate(
     chain = request.scope.get("extensions", {}).get("tls", {}).get("client_cert_chain")
     pem = chain[0] if chain and services.certificates.are_accepted else None
     if len(bearers) + len(users) + bool(pem) > 1:
-        raise _refusal(services, request, "ambiguous", "expected one identity, got several", 400)
+        raise CredentialError("expected one identity, got several", "ambiguous", 400)
     if users:
         return _authenticate_by_header(request, services, users[0])
     if pem:
-        return _authenticate_by_certificate(request, services, pem)
+        principal = services.certificates.verify(pem, services.clock())
+        if not is_login(principal.user):
+            raise CredentialError("expected a certificate whose CN is a login", "name")
+        return principal
     if bearers:
-        return _authenticate_by_token(request, services, bearers[0], background_tasks, db)
+        return _authenticate_by_token(services, bearers[0], background_tasks, db)
     # A browser may send the cookie with requests that another site causes, so the cookie alone
     # allows only reading. Changes must come from a form of our own pages, whose Origin the
     # request layer has checked.
     text = browser_session.session_cookie(request)
     is_form = "origin" in request.headers and f"{request.scope['path']}/".startswith(FORM_PATHS)
-    if text and (request.method in SAFE_METHODS or is_form):
-        if text.startswith(sessions.PREFIX):
-            return _authenticate_by_session(request, services, text, db)
-        return _authenticate_by_cookie(request, services, text, background_tasks, db)
-    raise _refusal(services, request, "none", "expected a token, or a user named by a proxy")
-
-
-def _authenticate_by_certificate(request: Request, services: Services, pem: str) -> Principal:
-    try:
-        principal = services.certificates.verify(pem, services.clock())
-    except CredentialError as error:
-        raise _refusal(services, request, "certificate", str(error)) from error
-    if not is_login(principal.user):
-        raise _refusal(services, request, "name", "expected a certificate whose CN is a login")
-    return principal
+    if not (text and (request.method in SAFE_METHODS or is_form)):
+        raise CredentialError("expected a token, or a user named by a proxy", "none")
+    return _authenticate_by_cookie(request, services, text, background_tasks, db)
 
 
 def _authenticate_by_cookie(
@@ -87,21 +80,22 @@ def _authenticate_by_cookie(
     background_tasks: BackgroundTasks,
     db: LazyConnection,
 ) -> Principal:
+    if text.startswith(sessions.PREFIX):
+        user = sessions.user_of(db(), text, int(services.clock()))
+        if user is None or services.provider is None:
+            raise CredentialError("the session has ended", "session")
+        return _principal_of(services, user, "session")
     session = browser_session.unseal(text)
     if session is None:
-        raise _refusal(services, request, "session", "the session has ended; sign in again")
+        raise CredentialError("the session has ended; sign in again", "session")
     if services.process_token and not browser_session.is_from_own_user(session, request):
-        raise _refusal(services, request, "session", "the session is another user's")
-    principal = _authenticate_by_token(request, services, session[0], background_tasks, db)
+        raise CredentialError("the session is another user's", "session")
+    principal = _authenticate_by_token(services, session[0], background_tasks, db)
     return principal._replace(via="cookie")
 
 
 def _authenticate_by_token(
-    request: Request,
-    services: Services,
-    text: str,
-    background_tasks: BackgroundTasks,
-    db: LazyConnection,
+    services: Services, text: str, background_tasks: BackgroundTasks, db: LazyConnection
 ) -> Principal:
     process = services.process_token
     if process and hmac.compare_digest(text.encode(), process.text.encode()):
@@ -110,15 +104,15 @@ def _authenticate_by_token(
     token = tokens.find(db(), text, now)
     chain = tokens.with_ancestors(db(), token) if token else []
     if token is None or not chain:
-        raise _refusal(services, request, "token", "the token is unknown, revoked or expired")
+        raise CredentialError("the token is unknown, revoked or expired", "token")
     try:
         principal = principal_of_token(chain, _token_maker(services, chain[-1]))
     except CredentialError as error:
-        raise _refusal(services, request, "maker", str(error)) from error
+        raise CredentialError(str(error), "maker") from error
     if tokens.should_record_use(token, now):
         background_tasks.add_task(_record_token_use, services, token, now)
         if principal.token_creator:
-            audit.log_action(principal, f"used token {token.id}")
+            log_action(principal, f"used token {token.id}")
     return principal
 
 
@@ -158,11 +152,11 @@ def _authenticate_by_header(request: Request, services: Services, user: str) -> 
     )
     is_trusted = peers.is_in(request.scope, auth.trusted_peer)
     if not (is_trusted and services.proxy_secret and is_secret_right):
-        raise _refusal(services, request, "peer", "the sender is not a trusted peer")
+        raise CredentialError("the sender is not a trusted peer", "peer")
     with suppress(UnicodeError):  # in UTF-8, which has no bytes of its own for other characters
         user = user.encode("latin-1").decode()
     if not is_login(user):
-        raise _refusal(services, request, "name", "expected the name of one user", 400)
+        raise CredentialError("expected the name of one user", "name", 400)
     return _principal_of(services, user, "header")
 
 
@@ -171,25 +165,6 @@ def _principal_of(services: Services, user: str, via: Via) -> Principal:
     auth = services.settings.auth
     role = configured_role(auth, user, _groups_of(services, user))
     return Principal(user, role, via, auth.cluster)
-
-
-def _authenticate_by_session(
-    request: Request, services: Services, text: str, db: LazyConnection
-) -> Principal:
-    user = sessions.user_of(db(), text, int(services.clock()))
-    if user is None or services.provider is None:
-        raise _refusal(services, request, "session", "the session has ended")
-    return _principal_of(services, user, "session")
-
-
-def _refusal(
-    services: Services, request: Request, reason: str, detail: str, status: int = 401
-) -> Problem:
-    services.metrics.refused.labels(reason).inc()
-    peer = request.client.host if request.client else "unknown"
-    log.info("rejected %s %s from %s: %s", request.method, request.url.path, peer, detail)
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return Problem(status, detail, headers)
 
 
 @dataclass(frozen=True)
@@ -205,7 +180,14 @@ def identify_caller(
     request: Request, services: Services, background_tasks: BackgroundTasks, db: LazyConnection
 ) -> Caller:
     """Authenticate the caller and look up their rights; in a thread. Raises Problem."""
-    principal = _authenticate(request, services, background_tasks, db)
+    try:
+        principal = _authenticate(request, services, background_tasks, db)
+    except CredentialError as error:
+        services.metrics.refused.labels(error.reason).inc()
+        peer = request.client.host if request.client else "unknown"
+        log.info("rejected %s %s from %s: %s", request.method, request.url.path, peer, error)
+        headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
+        raise Problem(error.status, str(error), headers) from error
     if wait := services.user_rate.acquire(principal.person_key()):
         services.metrics.rate_limited.labels("user").inc()
         raise too_many_requests(wait)

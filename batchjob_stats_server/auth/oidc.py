@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -35,17 +34,8 @@ _METADATA_CACHE_SECONDS = 3600.0
 _KEYS_REFETCH_SECONDS = 10.0  # minimum interval between two fetches because of an unknown key
 _LEEWAY_SECONDS = 60
 _LONGEST_TOKEN_SECONDS = 600  # maximum age of a logout token
-_ALGORITHMS = [
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
-    "EdDSA",
+_ALGORITHMS = [f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512)] + [
+    "EdDSA"
 ]
 _LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
 
@@ -82,12 +72,8 @@ def parse_pending_login(text: str) -> PendingLogin:
     return PendingLogin(state, nonce, verifier, next_path)
 
 
-class Person(NamedTuple):
-    """The person who logged in, according to the provider."""
-
-    user: str
-    groups: frozenset[str]
-    provider: ProviderSession
+Person = tuple[str, frozenset[str], ProviderSession]
+"""Who logged in, according to the provider: the user, their groups, and the session there."""
 
 
 class OidcProvider:
@@ -100,21 +86,17 @@ class OidcProvider:
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.name = options.name
         self._options = options
         self._secret = secret
         self._now = now
         self._monotonic = monotonic
-        self._lock = threading.Lock()
         self._metadata: tuple[float, Mapping[str, Any]] | None = None
         self._keys: tuple[float, KeySet] | None = None
 
     @property
     def _redirect_uri(self) -> str:
         return f"{self._options.server_url}{CALLBACK_PATH}"
-
-    @property
-    def name(self) -> str:
-        return self._options.name
 
     def begin(self, next_path: str) -> tuple[str, PendingLogin]:
         """Where to redirect the browser, and what it has to bring back."""
@@ -251,32 +233,27 @@ class OidcProvider:
         if not isinstance(user, str) or not user:
             raise OidcError(f"the provider sent no {self._options.user_claim}")
         named = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
-        return Person(
-            user,
-            frozenset(each for each in named if isinstance(each, str)),
-            ProviderSession(str(claims["sub"]), str(claims.get("sid") or "")),
-        )
+        session = ProviderSession(str(claims["sub"]), str(claims.get("sid") or ""))
+        return user, frozenset(each for each in named if isinstance(each, str)), session
 
     def _decode(self, text: str) -> jwt.Token:
         """Decode a signed token; the keys are read again if none of them matches."""
         metadata = self._provider_metadata()
         supported = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
         algorithms = [each for each in _ALGORITHMS if each in supported]
-        for refetch in (False, True):
-            try:
-                return jwt.decode(text, self._key_set(refetch), algorithms=algorithms)
-            except (JoseError, ValueError, KeyError, TypeError) as error:
-                if refetch:
-                    raise OidcError(f"invalid signature from the provider: {error}") from error
-        raise AssertionError
+        errors = (JoseError, ValueError, KeyError, TypeError)
+        with contextlib.suppress(*errors):
+            return jwt.decode(text, self._key_set(refetch=False), algorithms=algorithms)
+        try:
+            return jwt.decode(text, self._key_set(refetch=True), algorithms=algorithms)
+        except errors as error:
+            raise OidcError(f"invalid signature from the provider: {error}") from error
 
     def _key_set(self, refetch: bool) -> KeySet:
-        with self._lock:
-            cached = self._keys
-        now = self._monotonic()
+        cached, now = self._keys, self._monotonic()
         if cached and (not refetch or now - cached[0] < _KEYS_REFETCH_SECONDS):
             return cached[1]
-        answer = self._get_json(self._endpoint("jwks_uri"))
+        answer = _parse_json(self._fetch(self._endpoint("jwks_uri")))
         try:
             # Its content is the provider's: anything but a key set raises one of these errors.
             keys = KeySet.import_key_set(answer)  # type: ignore[arg-type]
@@ -284,24 +261,20 @@ class OidcProvider:
             raise ProviderUnreachableError(
                 f"the provider's keys cannot be read: {error}"
             ) from error
-        with self._lock:
-            self._keys = now, keys
+        self._keys = now, keys
         return keys
 
     def _provider_metadata(self) -> Mapping[str, Any]:
-        with self._lock:
-            cached = self._metadata
-        now = self._monotonic()
+        cached, now = self._metadata, self._monotonic()
         if cached and now - cached[0] < _METADATA_CACHE_SECONDS:
             return cached[1]
         issuer = self._options.issuer
-        metadata = self._get_json(f"{issuer}/.well-known/openid-configuration")
+        metadata = _parse_json(self._fetch(f"{issuer}/.well-known/openid-configuration"))
         if metadata.get("issuer") != issuer:
             raise ProviderUnreachableError(
                 f"oidc.issuer: {issuer} reports the issuer {metadata.get('issuer')!r}"
             )
-        with self._lock:
-            self._metadata = now, metadata
+        self._metadata = now, metadata
         return metadata
 
     def _endpoint(self, name: str) -> str:
@@ -310,9 +283,6 @@ class OidcProvider:
         if parts.scheme != "https" and parts.hostname not in LOOPBACK:
             raise ProviderUnreachableError(f"the provider's {name} is not an https URL: {url!r}")
         return url
-
-    def _get_json(self, url: str) -> dict[str, Any]:
-        return _parse_json(self._fetch(url))
 
     def _fetch(
         self, url: str, headers: Mapping[str, str] | None = None, method: str = "GET",

@@ -50,6 +50,11 @@ def peer_key(scope: Scope) -> object:
     return peer
 
 
+def caller_of(scope: Scope, trusted: Iterable[Network]) -> object:
+    """Who takes a turn as long as the user is not known; None: one that forwards many users."""
+    return None if is_in(scope, trusted) else peer_key(scope)
+
+
 ON_THIS_MACHINE = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 _FORWARDED = b"x-forwarded-proto"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

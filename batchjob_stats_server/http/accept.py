@@ -41,16 +41,11 @@ class OpenConnections:
     ) -> None:
         self.maximum = maximum
         self.maximum_of_peer = maximum_of_peer
-        self._trusted = trusted
+        self.trusted = trusted
         self._dropped = dropped
         self._peers: dict[Connection, Hashable] = {}
         # For each peer, the connection that has waited longest comes first.
         self._of_peer: dict[Hashable, dict[Connection, None]] = {}
-
-    def peer_of(self, host: str) -> Hashable:
-        """What counts as one peer."""
-        scope = {"client": (host, 0)}
-        return TRUSTED if peers.is_in(scope, self._trusted) else peers.peer_key(scope)
 
     def admit(self, connection: Connection, peer: Hashable) -> bool:
         """Count a new connection, dropping another if necessary; False: there is no room.
@@ -58,17 +53,15 @@ class OpenConnections:
         A connection whose request is being answered is dropped only for a peer with fewer
         connections.
         """
-        if self._count(peer) >= self.maximum_of_peer and not self._drop_from(peer):
-            return False
-        if len(self._peers) >= self.maximum and not self._drop_from_greediest(peer):
+        if self._count(peer) >= self.maximum_of_peer:
+            self._dropped.labels("peer").inc()
+            if not self._drop(self._longest_waiting(peer)):
+                return False
+        if len(self._peers) >= self.maximum and not self.drop_from_greediest(peer):
             return False
         self._peers[connection] = peer
         self._of_peer.setdefault(peer, {})[connection] = None
         return True
-
-    def make_room(self) -> None:
-        """Drop a connection to free a file descriptor."""
-        self._drop_from_greediest()
 
     def mark_waiting(self, connection: Connection) -> None:
         """Record that the connection waits for its client from now on."""
@@ -87,12 +80,7 @@ class OpenConnections:
     def __len__(self) -> int:
         return len(self._peers)
 
-    def _drop_from(self, peer: Hashable) -> bool:
-        """Drop the connection of this peer that has waited longest; False: none waits."""
-        self._dropped.labels("peer").inc()
-        return self._drop(self._longest_waiting(peer))
-
-    def _drop_from_greediest(self, newcomer: Hashable = TRUSTED) -> bool:
+    def drop_from_greediest(self, newcomer: Hashable = TRUSTED) -> bool:
         """Drop the longest waiting connection of the peer with most, never of one with fewer.
 
         So a client that connects repeatedly drops connections of its own.
@@ -163,11 +151,12 @@ class Acceptor:
                 return
             except OSError as error:
                 log.warning("cannot accept connections: %s", error.strerror)
-                self._connections.make_room()
+                self._connections.drop_from_greediest()  # to free a file descriptor
                 self._loop.remove_reader(self._listener)
                 self._loop.call_later(_PAUSE_SECONDS, self._listen)
                 return
-            self._admit(client, self._connections.peer_of(address[0]))
+            scope = {"client": (address[0], 0)}
+            self._admit(client, peers.caller_of(scope, self._connections.trusted))
 
     def _admit(self, client: socket.socket, peer: Hashable) -> None:
         connection = self._create_connection()

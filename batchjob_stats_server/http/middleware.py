@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from batchjob_stats_server.auth import peers
 from batchjob_stats_server.http import problems
 from batchjob_stats_server.services import Services
-from batchjob_stats_server.turns import TRUSTED, Turn, Turns
+from batchjob_stats_server.turns import Turn, Turns
 
 HEALTH_PATH = "/-/healthy"
 """Needs no turn, no thread and no place in a rate limit: who restarts the server asks for it."""
@@ -117,7 +117,7 @@ class RequestLayer:
         if scope["path"] == HEALTH_PATH:
             await self._check_and_answer(answer, scope, receive_read_body, body)
             return
-        caller = TRUSTED if peers.is_in(scope, self._trusted) else peers.peer_key(scope)
+        caller = peers.caller_of(scope, self._trusted)
         turn = self._turns.acquire(caller)
         try:
             if turn.done() or await _is_there(receive, turn):
@@ -132,8 +132,9 @@ class RequestLayer:
     ) -> None:
         problem = self._problem(scope, body)
         if problem is not None:
-            await problems.answer_to(problem)(scope, receive, answer.send)
-        elif response := self._redirect(scope):
+            refusal = problems.answer(problem.status, problem.detail, problem.headers)
+            await refusal(scope, receive, answer.send)
+        elif b"token=" in scope["query_string"] and (response := self._redirect(scope)):
             await response(scope, receive, answer.send)
         else:
             await self._app(scope, receive, answer.send)

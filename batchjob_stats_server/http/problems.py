@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -14,10 +15,12 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
 
+from batchjob.runtime.settings import suggest_names
+from batchjob_stats_db.queries.job_list import TooManyError
+from batchjob_stats_db.queries.jobs import AmbiguousIdError
 from batchjob_stats_db.timeseries.base import TimeSeriesError
-from batchjob_stats_server.auth import audit
-from batchjob_stats_server.http.invalid import describe_error
-from batchjob_stats_server.promql.histories import TimeSeriesBusyError
+from batchjob_stats_server.auth.rights import log_action
+from batchjob_stats_server.turns import TimeSeriesBusyError
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +79,6 @@ def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -
     )
 
 
-def answer_to(problem: Problem) -> JSONResponse:
-    """The same from an exception."""
-    return answer(problem.status, problem.detail, problem.headers)
-
-
 def too_many_requests(seconds: float) -> Problem:
     """For a client that exceeds its rate."""
     after = str(math.ceil(seconds))
@@ -91,23 +89,23 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(AmbiguousIdError, _ill_chosen)
+    app.add_exception_handler(TooManyError, _ill_chosen)
     app.add_exception_handler(sa.exc.DBAPIError, _database)
     app.add_exception_handler(sa.exc.TimeoutError, _busy)
     app.add_exception_handler(TimeSeriesError, _time_series)
     app.add_exception_handler(Exception, _unexpected)
 
 
-async def _problem(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Problem)
+async def _problem(request: Request, error: Any) -> JSONResponse:
     caller = getattr(request.state, "caller", None)
     if caller and (error.status == HTTPStatus.FORBIDDEN or request.method not in SAFE_METHODS):
         path = request.scope["path"]
-        audit.log_action(caller.principal, f"was refused {request.method} {path!r}: {error.detail}")
-    return answer_to(error)
+        log_action(caller.principal, f"was refused {request.method} {path!r}: {error.detail}")
+    return answer(error.status, error.detail, error.headers)
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
+async def _http(request: Request, error: Any) -> JSONResponse:
     headers = dict(error.headers or {})
     if error.status_code == 405:  # Starlette names the methods of the first route of the path only
         headers["Allow"] = ", ".join(name for name in _METHODS if _has_route(request, name))
@@ -124,13 +122,15 @@ def _has_route(request: Request, method: str) -> bool:
     return any(route.matches(scope)[0] is Match.FULL for route in routes)
 
 
-async def _invalid(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
+async def _invalid(_: Request, error: Any) -> JSONResponse:
     return answer(422, "; ".join(describe_error(each) for each in error.errors()[:5]))
 
 
-async def _database(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, sa.exc.DBAPIError)
+async def _ill_chosen(_: Request, error: Exception) -> JSONResponse:
+    return answer(422, str(error))
+
+
+async def _database(_: Request, error: Any) -> JSONResponse:
     if isinstance(error, sa.exc.DataError):  # a number or text that no column can hold
         return answer(422, "a value is out of range for the database")
     log.error("the database: %s", error.orig)
@@ -141,11 +141,11 @@ async def _database(_: Request, error: Exception) -> JSONResponse:
     return answer(503, "the database does not answer", {"Retry-After": "10"})
 
 
-async def _busy(_: Request, _error: Exception) -> JSONResponse:
+async def _busy(_: Request, _error: Any) -> JSONResponse:
     return answer(503, "all connections to the database are in use", {"Retry-After": "5"})
 
 
-async def _time_series(_: Request, error: Exception) -> JSONResponse:
+async def _time_series(_: Request, error: Any) -> JSONResponse:
     if isinstance(error, TimeSeriesBusyError):
         detail = "too many simultaneous queries of measurements"
         return answer(503, detail, {"Retry-After": "5"})
@@ -154,6 +154,39 @@ async def _time_series(_: Request, error: Exception) -> JSONResponse:
     return answer(503, "the time series database does not answer", {"Retry-After": "10"})
 
 
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+async def _unexpected(request: Request, error: Any) -> JSONResponse:
     log.error("%s %s", request.method, request.url.path, exc_info=error)
     return answer(500, "internal server error; see the server log")
+
+
+_CHOICES = re.compile(r"\^(-\?)?\(([\w.|]+)\)\$")
+_MAX_QUOTED_CHARACTERS = 60  # maximum characters of a value that is quoted
+_MESSAGES = {"extra_forbidden": "unknown parameter", "missing": "is required"}
+"""Pydantic's error type (https://docs.pydantic.dev/latest/errors/validation_errors/) -> words."""
+
+
+def describe_error(error: Mapping[str, Any]) -> str:
+    """One error of pydantic's `errors()` as `NAME: expected ..., got ...`."""
+    name = ".".join(str(part) for part in error["loc"][1:]) or str(error["loc"][0])
+    return f"{name}: {_MESSAGES.get(error['type']) or _describe(error)}"
+
+
+def _describe(error: Mapping[str, Any]) -> str:
+    value = error.get("input")
+    if error["type"] == "string_pattern_mismatch":
+        match = _CHOICES.fullmatch(error["ctx"]["pattern"])
+        if match:
+            choices = match[2].split("|")
+            return f"unknown value {value!r}{suggest_names(str(value).lstrip('-'), choices)}"
+        message = "expected text without control characters"
+    else:
+        message = str(error["msg"]).removeprefix("Value error, ")
+        if " should " not in message:
+            return message
+        message = message.replace("Input should be", "expected")
+    return f"{message}, got {_quote(value)}"
+
+
+def _quote(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[:_MAX_QUOTED_CHARACTERS]}…"

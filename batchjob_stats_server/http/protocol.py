@@ -34,13 +34,21 @@ _SINGLE_HEADERS = frozenset(
 _UPGRADE = re.compile(rb"upgrade:", re.IGNORECASE)
 
 
-class StrictHttp(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 without anything that servers and proxies may parse differently.
+class Connection(HttpToolsProtocol):
+    """One client, with uvicorn's HTTP/1.1 without what servers and proxies may parse differently.
 
     llhttp refuses bare LF, folded lines and Content-Length beside Transfer-Encoding (RFC 9112,
     sections 2.2, 5.2 and 6.1). It is given one request at a time: what follows waits as bytes for
     the answer, so that a client cannot have many requests in memory.
     """
+
+    arrival_seconds = _ARRIVAL_SECONDS
+    open_connections: "OpenConnections | None" = None
+    accepted: socket.socket | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    _extensions: Mapping[str, Any] | None = None  # of ASGI, for the scope of each request
+    _refused = False
+    _dropped = False
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -48,10 +56,6 @@ class StrictHttp(HttpToolsProtocol):
         self._framing_bytes = 0  # bytes of the head so far, or since the last piece of the body
         self._in_body = False
         self._body_bytes_left: int | None = None  # remaining bytes of the body; None: it is chunked
-
-    def refuse(self, status: int, detail: str) -> None:
-        """Answer a request that cannot be read, and read no more."""
-        raise NotImplementedError
 
     def is_answering(self) -> bool:
         """Whether a request awaits its answer, or the rest of it."""
@@ -62,14 +66,6 @@ class StrictHttp(HttpToolsProtocol):
         return self._in_body or bool(
             self._framing_bytes or (self._received and not self.is_answering())
         )
-
-    def parse(self) -> None:
-        """Parse what has been received, up to the end of a request."""
-        while not self.transport.is_closing() and (piece := self._next_piece()):
-            # An upgrade may be ignored (RFC 9110, section 7.8). With the header, llhttp would not
-            # read the body.
-            if self._in_body or not _UPGRADE.match(piece):
-                super().data_received(piece)
 
     def _next_piece(self) -> bytes:
         """A part of a request: a line of its head or of chunks, or some of its body."""
@@ -131,18 +127,6 @@ class StrictHttp(HttpToolsProtocol):
         self._in_body, self._framing_bytes = False, 0
         super().on_message_complete()
 
-
-class Connection(StrictHttp):
-    """One client."""
-
-    arrival_seconds = _ARRIVAL_SECONDS
-    open_connections: "OpenConnections | None" = None
-    accepted: socket.socket | None = None
-    _deadline: asyncio.TimerHandle | None = None
-    _extensions: Mapping[str, Any] | None = None  # of ASGI, for the scope of each request
-    _refused = False
-    _dropped = False
-
     def is_waiting(self) -> bool:
         """Whether the client must act: send a request, or read the answer to one."""
         return not self.is_answering() or self.cycle.more_body or bool(self.flow.write_paused)
@@ -197,7 +181,12 @@ class Connection(StrictHttp):
         self._read()
 
     def _read(self) -> None:
-        self.parse()
+        """Parse what has been received, up to the end of a request."""
+        while not self.transport.is_closing() and (piece := self._next_piece()):
+            # An upgrade may be ignored (RFC 9110, section 7.8). With the header, llhttp would not
+            # read the body.
+            if self._in_body or not _UPGRADE.match(piece):
+                super().data_received(piece)
         if not (self.is_receiving() or self._refused):
             self._set_deadline(None)
         elif self._deadline is None:

@@ -14,12 +14,13 @@ from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.measure import rollup
 from batchjob_stats_db.queries import operators, stats
 from batchjob_stats_db.queries import usage as usage_queries
+from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.params import QueryParams
-from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.clusters import current_reading, is_failing
 from batchjob_stats_server.pages.rendering import fragments, links
-from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.template_filters import (
     absent,
     number,
@@ -27,7 +28,7 @@ from batchjob_stats_server.pages.rendering.template_filters import (
     trusted_html,
 )
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=CostlyRoute)
 
 _WASTE_DAYS = 7
 _MAX_LISTED = 10
@@ -59,42 +60,12 @@ class NodeQuality(NamedTuple):
         )
 
 
-class ClusterHealth(NamedTuple):
-    """The state of one cluster's data sources, nodes and allocations."""
-
-    name: str
-    polls: Sequence[RowMapping]
-    refusals: Sequence[Mapping[str, Any]]
-    nodes: Sequence[NodeQuality]  # worst first
-    exporters: int | None  # number that currently answer; None: unknown
-    wastes: Sequence[tuple[Mapping[Any, Any], str]]  # each with a mailto: URL, or ""
-    failures: Sequence[RowMapping]  # by state, since yesterday
-    failing_nodes: Sequence[RowMapping]
-
-    def failing_sources(self) -> list[RowMapping]:
-        """Sources whose last reading failed."""
-        return [row for row in self.polls if is_failing(row)]
-
-    def silent_nodes(self) -> list[NodeQuality]:
-        """Nodes that send no measurements."""
-        return [each for each in self.nodes if each.is_silent]
-
-    def incomplete_nodes(self) -> list[NodeQuality]:
-        """Nodes with gaps in their measurements."""
-        return [
-            each
-            for each in self.nodes
-            if not each.is_silent and each.lowest_ratio < thresholds().enough_coverage
-        ]
-
-
 async def _samples_problem(request: Request) -> str:
     problem: str = await request.app.state.samples.problem()
     return problem
 
 
 @router.get("/admin")
-@costly
 def admin(
     page: RequestPage,
     _query: Annotated[QueryParams, Query()],
@@ -119,9 +90,9 @@ def admin(
             )
             for name in visible_names
         }
-    clusters = [_cluster_health(page, name, *rows) for name, rows in queried.items()]
-    wastes = [waste for cluster in clusters for waste, _ in cluster.wastes]
-    audit.log_jobs_seen(page.principal, "waste", wastes)
+    clusters = [_cluster_values(page, name, *rows) for name, rows in queried.items()]
+    wastes = [waste for cluster in clusters for waste, _ in cluster["wastes"]]
+    log_jobs_seen(page.principal, "waste", wastes)
     return page.render(
         "admin.html", clusters=clusters, waste_days=_WASTE_DAYS,
         min_good_ratio=thresholds().enough_coverage,
@@ -130,26 +101,38 @@ def admin(
     )  # fmt: skip
 
 
-def _cluster_health(
+def _cluster_values(
     page: PageRenderer, cluster: str, polls: Sequence[RowMapping],
     refusals: Sequence[Mapping[str, Any]], coverage_rows: Sequence[RowMapping],
     usage_rows: Sequence[RowMapping], failures: Sequence[RowMapping],
     failing_nodes: Sequence[RowMapping],
-) -> ClusterHealth:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
+    """What the page shows of a cluster: its data sources, nodes and allocations."""
     services, node_reading = page.services, current_reading(page, cluster)
     reading = services.readings.of(cluster, services.clock())
     exporter_ratios = services.readings.answering_ratios(cluster, services.clock())
-    nodes = node_reading.nodes.values() if node_reading else ()
-    states = {each.node: each.state for each in nodes}
+    states = {each.node: each.state for each in node_reading.nodes.values()} if node_reading else {}
     exporters = len(set(reading.instances.values())) if reading else None
     qualities = node_qualities(states, coverage_rows, exporter_ratios if exporters else None)
-    wastes = [
-        (each, _mail_link(page, cluster, each))
-        for each in operators.most_wasteful(usage_rows, _MAX_LISTED)
-    ]
-    return ClusterHealth(
-        cluster, polls, refusals, qualities, exporters, wastes, failures, failing_nodes
-    )
+    enough = thresholds().enough_coverage
+    return {
+        "name": cluster,
+        "polls": polls,
+        "failing": [row for row in polls if is_failing(row)],
+        "refusals": refusals,
+        "nodes": qualities,  # the worst first
+        "silent": [each for each in qualities if each.is_silent],
+        "incomplete": [
+            each for each in qualities if not each.is_silent and each.lowest_ratio < enough
+        ],
+        "exporters": exporters,  # number that currently answer; None: unknown
+        "wastes": [
+            (each, _mail_link(page, cluster, each))
+            for each in operators.most_wasteful(usage_rows, _MAX_LISTED)
+        ],
+        "failures": failures,
+        "failing_nodes": failing_nodes,
+    }
 
 
 def node_qualities(
@@ -206,6 +189,8 @@ def _mail_link(page: PageRenderer, cluster: str, waste: Mapping[Any, Any]) -> st
     if template is None:
         return ""
     path = links.path("jobs", user=waste["username"], cluster=cluster)
+    ratios = {what: waste[f"{what}_efficiency"] for what in ("cpu", "gpu")}
+    percents = {what: "-" if ratio is None else percent(ratio) for what, ratio in ratios.items()}
     return template.link(
         {
             "user": waste["username"],
@@ -213,12 +198,8 @@ def _mail_link(page: PageRenderer, cluster: str, waste: Mapping[Any, Any]) -> st
             "days": str(_WASTE_DAYS),
             "cpu_hours": f"{waste['cpu_unused_seconds'] / 3600:,.0f}",
             "gpu_hours": f"{waste['gpu_unused_seconds'] / 3600:,.0f}",
-            "cpu_percent": _percent_or_dash(waste["cpu_efficiency"]),
-            "gpu_percent": _percent_or_dash(waste["gpu_efficiency"]),
+            "cpu_percent": percents["cpu"],
+            "gpu_percent": percents["gpu"],
             "url": str(page.request.base_url).rstrip("/") + path,
         }
     )
-
-
-def _percent_or_dash(ratio: float | None) -> str:
-    return "-" if ratio is None else percent(ratio)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import median_high
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -17,19 +18,19 @@ from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import Page, list_jobs
 from batchjob_stats_db.queries.operators import most_wasteful
+from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.params import QueryParams, Word
-from batchjob_stats_server.auth import audit
-from batchjob_stats_server.cluster_readings import CELLS, ClusterReading, NodeState
+from batchjob_stats_server.auth.rights import log_jobs_seen
+from batchjob_stats_server.cluster_readings import NODE_STATE_LABELS, ClusterReading
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering import links, template_filters
 from batchjob_stats_server.pages.rendering.charts import DURATION_STEPS, day_chart
-from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.job_table import LISTED_COLUMNS, LISTED_WAITING_COLUMNS
 from batchjob_stats_server.pages.rendering.template_filters import trusted_html
 from batchjob_stats_server.report.explain import elapsed_seconds, waiting_seconds
-from batchjob_stats_server.report.model import Row
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=CostlyRoute)
 
 _MAX_ROWS = 1000
 _MAX_LISTED = 10
@@ -44,7 +45,6 @@ class ClusterForm(QueryParams):
 
 
 @router.get("/clusters")
-@costly
 def clusters(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Response:
     """All clusters, with the jobs that the caller may see."""
     with page.services.reader.connect() as db:
@@ -64,7 +64,6 @@ def clusters(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Resp
 
 
 @router.get("/clusters/{cluster}")
-@costly
 def cluster(
     page: RequestPage, cluster: Annotated[Word, Path()], form: Annotated[ClusterForm, Query()]
 ) -> Response:
@@ -97,24 +96,30 @@ def cluster(
         )  # fmt: skip
     waits = [(waiting_seconds(row, page.now), row) for row in pending]
     ready = [(seconds, row) for seconds, row in waits if seconds is not None]
+    held = {"cpus": "allocated_cpus", "gpus": "gpus_held", "nodes": "allocated_nodes"}
+    allocated = {name: sum(row[key] or 0 for row in running) for name, key in held.items()}
     longest_waits = sorted(ready, key=lambda wait: wait[0], reverse=True)
     reading = current_reading(page, cluster) if shows_totals else None
-    audit.log_jobs_seen(page.principal, f"cluster {cluster}", [*running, *usage_rows, *pending])
+    log_jobs_seen(page.principal, f"cluster {cluster}", [*running, *usage_rows, *pending])
     return page.render(
         "cluster.html", cluster=cluster, lacks_gpus=_lacks_gpus(running, reading),
         queues=queues, usual_waits=usual_waits, sources=sources,
         is_failing=is_failing,
-        reading=reading, history=history, cells=CELLS, counts=counts[cluster], busy=busy,
+        reading=reading, history=history, cells=NODE_STATE_LABELS,
+        counts=counts[cluster], busy=busy,
         node_cells=_node_cells(cluster, {row["node"]: row["jobs"] for row in busy}, reading),
         idle_gpus=_idle_jobs(running, page.now, "usage_gpu_utilization_ratio", "gpus_held"),
         idle_cpus=_idle_jobs(running, page.now, "cpu_efficiency", "allocated_cpus"),
         longest_waits=longest_waits[:_MAX_LISTED],
         wastes=most_wasteful(usage_rows, _MAX_LISTED),
         thresholds=thresholds(), since=since, is_restricted=not access.sees_all(cluster),
-        allocated=_allocated_totals(running), is_partial=len(running) == _MAX_ROWS,
-        unknown_gpus=sum(_is_usage_unknown(row, "usage_gpu_utilization_ratio") for row in running),
-        unknown_cpus=sum(_is_usage_unknown(row, "cpu_efficiency") for row in running),
-        median_wait_seconds=_median([seconds for seconds, _ in longest_waits]),
+        allocated=allocated, is_partial=len(running) == _MAX_ROWS,
+        unknown_gpus=sum(
+            row["usage_gpu_utilization_ratio"] is None and bool(row["gpus_held"])
+            for row in running
+        ),
+        unknown_cpus=sum(row["cpu_efficiency"] is None for row in running),
+        median_wait_seconds=median_high(seconds for seconds, _ in ready) if ready else None,
     )  # fmt: skip
 
 
@@ -149,11 +154,6 @@ def _count_by_state(rows: Sequence[RowMapping]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _allocated_totals(running: Sequence[RowMapping]) -> dict[str, int]:
-    columns = {"cpus": "allocated_cpus", "gpus": "gpus_held", "nodes": "allocated_nodes"}
-    return {name: sum(row[column] or 0 for row in running) for name, column in columns.items()}
-
-
 def _lacks_gpus(running: Sequence[RowMapping], reading: ClusterReading | None) -> bool:
     """Whether records have the GPUs of no job, although jobs hold some."""
     if any(row["allocated_gpus"] for row in running):
@@ -178,19 +178,8 @@ def _idle_jobs(
         and (elapsed_seconds(row, now) or 0) >= limits.idle_after
     ]
 
-    def allocated_time(row: RowMapping) -> float:
-        return (row[allocated] or 0) * (elapsed_seconds(row, now) or 0)
-
-    return sorted(idle, key=allocated_time, reverse=True)[:_MAX_LISTED]
-
-
-def _is_usage_unknown(row: Row, ratio: str) -> bool:
-    """Whether the use of a job's GPUs, or CPUs, is unknown."""
-    return row[ratio] is None and (ratio == "cpu_efficiency" or bool(row["gpus_held"]))
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return sorted(values)[len(values) // 2] if values else None
+    idle.sort(key=lambda row: -(row[allocated] or 0) * (elapsed_seconds(row, now) or 0))
+    return idle[:_MAX_LISTED]
 
 
 def _wait_history(
@@ -212,7 +201,7 @@ def _wait_history(
         for row in wait_rows
     }
     chart = day_chart(
-        "Wait", _WAIT_SEGMENTS, waits_by_day, since, since + _WAIT_DAYS * DAY,
+        "h-history", "Wait", _WAIT_SEGMENTS, waits_by_day, since, since + _WAIT_DAYS * DAY,
         template_filters.duration, steps=DURATION_STEPS,
     )  # fmt: skip
     return {"partition": shown_partition, "partitions": partitions, "chart": chart}
@@ -227,21 +216,19 @@ def _node_cells(cluster: str, jobs: Mapping[str, int], reading: ClusterReading |
         return trusted_html("".join(_cell(cluster, node, count) for node, count in jobs.items()))
     return trusted_html(
         "".join(
-            _cell(cluster, each.node, jobs.get(each.node, 0), each.colour, _title(each))
+            _cell(cluster, each.node, jobs.get(each.node, 0), each.css_class, title)
             for each in reading.nodes.values()
+            for title in (
+                ", ".join((each.state, *each.flags)) + (f": {each.reason}" if each.reason else ""),
+            )
         )
     )
 
 
-def _title(node: NodeState) -> str:
-    reason = f": {node.reason}" if node.reason else ""
-    return ", ".join((node.state, *node.flags)) + reason
-
-
-def _cell(cluster: str, node: str, jobs: int, colour: str = "", title: str = "") -> str:
+def _cell(cluster: str, node: str, jobs: int, css_class: str = "", title: str = "") -> str:
     class_attribute, spoken_title, job_count = "", "", ""
-    if colour:
-        class_attribute = f' class="{colour}"'
+    if css_class:
+        class_attribute = f' class="{css_class}"'
         spoken_title = f'<span class="visually-hidden">, {escape(title)}</span>'
     if jobs:
         job_count = f' <small>{jobs}<span class="visually-hidden"> jobs</span></small>'

@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,26 +14,37 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.judgements import AT_LEAST
 from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import Reader
-from batchjob.quantities.curves import CPU, GPU_MEMORY, GPU_UTILIZATION, MEMORY, plots_for
+from batchjob.quantities.curves import (
+    COMPARED_CURVES,
+    CPU,
+    GPU_MEMORY,
+    GPU_UTILIZATION,
+    MEMORY,
+    PLOTS,
+    plots_for,
+)
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import jobs
 from batchjob_stats_db.queries import nodes as queries
+from batchjob_stats_db.queries.jobs import find_jobs
 from batchjob_stats_db.queries.similar import same_name
-from batchjob_stats_server.api.answers import TurnRoute, run_in_turn
+from batchjob_stats_server.api.answers import TurnRoute
+from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import QueryParams, Time, Word
-from batchjob_stats_server.api.reports import gather_report_input, report_from_input, sources_of
+from batchjob_stats_server.api.reports import gather_report_input, report_from_input
 from batchjob_stats_server.api.rows import window_begin, window_end
-from batchjob_stats_server.api.runs import JobId, runs_of
-from batchjob_stats_server.auth import audit
-from batchjob_stats_server.auth.rights import script_access
+from batchjob_stats_server.auth.rights import log_jobs_seen, script_access
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.pages.rendering import plot_zones, run_strip, usage_bars
+from batchjob_stats_server.pages.rendering import links, run_strip, template_filters, usage_bars
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
-from batchjob_stats_server.pages.rendering.links import Reference
+from batchjob_stats_server.pages.rendering.links import find_run
+from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
+from batchjob_stats_server.report.explain import elapsed_seconds
 from batchjob_stats_server.report.facts import evaluate_quantities
 from batchjob_stats_server.report.model import ReportInput
 
@@ -63,16 +74,26 @@ def job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> R
     with services.reader.connect() as db:
         runs, run = _find_runs(db, page, jobid, form)
         if len({(row["cluster"], row["jobid"]) for row in runs}) > 1:
-            audit.log_jobs_seen(principal, f"job {jobid}", runs)
+            log_jobs_seen(principal, f"job {jobid}", runs)
             return page.render("runs.html", jobid=jobid, runs=runs)
         if run is None:
             raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
-        siblings = _siblings(db, access, run)
+        # The other tasks of its array, or parts of its het job.
+        group = run["array_jobid"] or run["het_jobid"]
+        siblings = [
+            row
+            for row in (jobs.members_of(db, access, group) if group else ())
+            if row["cluster"] == run["cluster"] and row["id"] != run["id"]
+        ]
         named_runs = same_name(db, access, run, _MAX_NAMED_RUNS, run_strip.RUN_COLUMNS)
         stored_scripts = scripts.of_jobs(db, script_access(principal, access), [run["id"]])
         neighbours = queries.neighbours(db, run, page.now)
     inputs, shown = _report_values(page, jobid, run)
-    report = shown["report"]
+    report, start = shown["report"], run["start_time"]
+    grafana_url = page.grafana_url(
+        "job", window_begin(start), window_end(start, run["end_time"]),
+        cluster=run["cluster"], job=run["jobid"],
+    )  # fmt: skip
     return page.render(
         "job.html", uses_plotly=True, runs=runs, siblings=siblings[:_MAX_SIBLINGS],
         strip=run_strip.build_strip(named_runs, page.now), neighbours=neighbours,
@@ -82,8 +103,8 @@ def job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> R
         has_more_siblings=len(siblings) > _MAX_SIBLINGS,
         nodes=_node_rows(inputs.shares, report.nodes), steps=inputs.steps,
         shaded_steps=_shaded_steps_json(inputs.steps), gpus=_gpu_rows(report.gpus),
-        has_raw_samples=bool(services.settings.samples.directory) and run["start_time"] is not None,
-        grafana_url=_grafana_url(page, run), help_url=services.settings.report.help_url, **shown,
+        has_raw_samples=bool(services.settings.samples.directory) and start is not None,
+        grafana_url=grafana_url, help_url=services.settings.report.help_url, **shown,
     )  # fmt: skip
 
 
@@ -108,7 +129,7 @@ def script(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -
         stored_scripts = scripts.of_jobs(db, script_access(page.principal, page.access), ids)
     if not stored_scripts:
         raise Problem(404, f"there is no batch script of job {jobid} that you may see")
-    audit.log_jobs_seen(page.principal, f"script of job {jobid}", stored_scripts)
+    log_jobs_seen(page.principal, f"script of job {jobid}", stored_scripts)
     return page.render("script.html", job=run, script=stored_scripts[0])
 
 
@@ -119,30 +140,29 @@ def _find_runs(
 
     Without any, the tasks of the array, or the parts of the het job.
     """
-    runs = runs_of(db, page.access, jobid, form.cluster) or [
+    runs = jobs.find_jobs(db, page.access, jobid, form.cluster) or [
         row
         for row in jobs.members_of(db, page.access, jobid)
         if form.cluster in (None, row["cluster"])
     ]
-    return runs, Reference(jobid, form.cluster, form.submitted, form.run).find(runs)
+    return runs, find_run(runs, form.cluster, form.submitted, form.run)
 
 
 def _report_values(
     page: PageRenderer, jobid: str, run: RowMapping
 ) -> tuple[ReportInput, dict[str, Any]]:
     """What a report is made of, and what the pages of a run show of it and of its plots."""
-    sources = sources_of(page.services)
-    inputs = gather_report_input(sources, page.access, run)
-    report = report_from_input(sources, inputs)
-    audit.log_jobs_seen(page.principal, f"job {jobid}", [run])
+    inputs = gather_report_input(page.services, page.access, run)
+    report = report_from_input(page.services, inputs)
+    log_jobs_seen(page.principal, f"job {jobid}", [run])
     has_started = run["start_time"] is not None
     return inputs, {
         "job": run,
         "report": report,
         "efficiency": [(each, usage_bars.efficiency_bar(each)) for each in report.efficiency],
-        "zones": plot_zones.job_zones(page.services.rules, evaluate_quantities(inputs)),
+        "zones": usage_bars.job_zones(page.services.rules, evaluate_quantities(inputs)),
         "plots": plots_for(run["gpus_held"]),
-        "has_measurements": page.services.histories.has_store and has_started,
+        "has_measurements": page.services.stores.has_store and has_started,
         "since": int(run["start_time"]) if has_started else None,
         "until": math.ceil(run["end_time"] or page.now) if has_started else None,
     }
@@ -158,7 +178,7 @@ def _last_error_lines(page: PageRenderer, run: RowMapping) -> list[str]:
     try:
         with threads.while_waiting():
             return anyio.from_thread.run(_read_in_time, page, work)
-    except (Problem, TimeoutError):
+    except (TooMany, Unavailable, TimeoutError):
         return []
 
 
@@ -178,17 +198,9 @@ def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:
 
 async def _read_in_time(page: PageRenderer, work: Callable[[], list[str]]) -> list[str]:
     """Read on the threads for files, which a file system may hang; raises TimeoutError."""
-    reading = asyncio.ensure_future(run_in_turn(page.services.threads.files, page, work))
+    files, person = page.services.threads.files, page.principal.person_key()
+    reading = asyncio.ensure_future(files.run(person, work))
     return await asyncio.wait_for(asyncio.shield(reading), _MAX_FILE_SECONDS)
-
-
-def _siblings(db: Connection, access: Access, run: RowMapping) -> list[RowMapping]:
-    """The other tasks of its array, or parts of its het job."""
-    group_jobid = run["array_jobid"] or run["het_jobid"]
-    if not group_jobid:
-        return []
-    parts = jobs.members_of(db, access, group_jobid)
-    return [row for row in parts if row["cluster"] == run["cluster"] and row["id"] != run["id"]]
 
 
 def _node_rows(allocations: Sequence[Any], usages: Sequence[Any]) -> list[dict[str, Any]]:
@@ -222,9 +234,75 @@ def _shaded_steps_json(steps: Sequence[Any]) -> str:
     return json.dumps(sorted(spans, key=lambda step: step[1])[:_MAX_SHADED_STEPS])
 
 
-def _grafana_url(page: PageRenderer, run: RowMapping) -> str:
-    start, end = run["start_time"], run["end_time"]
-    return page.grafana_url(
-        "job", window_begin(start), window_end(start, end),
-        cluster=run["cluster"], job=run["jobid"],
+MAX_JOBS = 24
+
+
+class CompareForm(QueryParams):
+    """Names the jobs to compare."""
+
+    job: list[Word] = Field([], description="Job ids or CLUSTER:ID.")
+
+
+_FACTS: Mapping[str, tuple[Callable[..., str], str]] = {
+    "Submitted": (template_filters.moment, "submit_time"),
+    "Started": (template_filters.moment, "start_time"),
+    "Ran": (template_filters.duration, "elapsed_seconds"),
+    "Time limit": (template_filters.duration, "time_limit_seconds"),
+    "Nodes": (template_filters.number, "allocated_nodes"),
+    "CPUs": (template_filters.number, "allocated_cpus"),
+    "Memory": (template_filters.size, "allocated_memory_bytes"),
+    "GPUs": (template_filters.number, "gpus_held"),
+    "CPU time": (template_filters.hours, "cpu_used_seconds"),
+    "Peak memory": (template_filters.size, "memory_used_bytes"),
+    "Peak GPU memory": (template_filters.size, "usage_gpu_memory_peak_bytes"),
+    "Read from files, at least": (template_filters.size, "usage_process_io_read_bytes"),
+    "Written to files, at least": (template_filters.size, "usage_process_io_written_bytes"),
+    "Major page faults": (template_filters.number, "usage_major_page_faults"),
+    "OOM kills": (template_filters.number, "usage_oom_kills"),
+    "Energy": (template_filters.energy, "energy_used_joules"),
+}
+"""What is compared: the formatter and the column of each quantity."""
+_BASES = {"cpu_used_seconds": "cpu_basis"}  # the column of what a value is
+
+
+@router.get("/compare")
+def compare(page: RequestPage, form: Annotated[CompareForm, Query()]) -> Response:
+    """The first of the requested jobs that the caller may see, and a way to the others."""
+    chosen = list(dict.fromkeys(form.job))
+    with page.services.reader.connect() as db:
+        runs = [(text, _find_run(db, page.access, text)) for text in chosen[:MAX_JOBS]]
+    rows = [row for _, row in runs if row is not None]
+    log_jobs_seen(page.principal, "jobs", rows)
+    return page.render(
+        "compare.html", uses_plotly=True, jobs=rows,
+        missing=[text for text, row in runs if not row],
+        chosen=chosen, others=tuple(chosen[MAX_JOBS:]),
+        facts=[(name, _compare_fact(*fact, rows, page.now)) for name, fact in _FACTS.items()],
+        plots=[plot for plot in PLOTS if set(plot.curves) & set(COMPARED_CURVES)],
+        has_measurements=page.services.stores.has_store,
     )  # fmt: skip
+
+
+def _find_run(db: Connection, access: Access, text: str) -> RowMapping | None:
+    jobid, cluster, submit_time, run = links.parse_reference(text)
+    return find_run(find_jobs(db, access, jobid, cluster), cluster, submit_time, run)
+
+
+def _compare_fact(
+    format_value: Callable[..., str], column: str, rows: list[RowMapping], now: int
+) -> list[tuple[str, float | None]]:
+    """The value of each job as text, and its fraction of the largest, for a bar."""
+    values: list[float | None] = [
+        elapsed_seconds(row, now) if column == "elapsed_seconds" else row[column] for row in rows
+    ]
+    format_or_absent = template_filters.or_absent(format_value)
+    known_values = [value for value in values if value is not None]
+    largest = 0 if format_value is template_filters.moment else max(known_values, default=0)
+    basis = _BASES.get(column)
+    return [
+        (
+            f"{AT_LEAST} {text}" if basis and row[basis] == AT_LEAST else text,
+            value / largest if largest and value is not None else None,
+        )
+        for row, value, text in zip(rows, values, map(format_or_absent, values), strict=True)
+    ]

@@ -1,15 +1,14 @@
 """Lists of jobs: running ones first, then waiting ones, then ended ones."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from markupsafe import Markup
 from pydantic import Field
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection
 
 from batchjob.judgements import FAILED_STATES, thresholds
 from batchjob.schedulers.states import JobState
@@ -17,20 +16,18 @@ from batchjob_stats_db.days import day_of
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
-    SORTS,
     Page,
-    TooManyError,
+    SortOrder,
     list_jobs,
     reads_only_its_rows,
 )
 from batchjob_stats_db.queries.jobs import gpu_utilizations
-from batchjob_stats_server.api.answers import decode_cursor, encode_cursor, run_in_thread
+from batchjob_stats_server.api.answers import TurnRoute, run_in_thread
 from batchjob_stats_server.api.jobs import JobsQuery
 from batchjob_stats_server.api.me import refuse_simple_json
 from batchjob_stats_server.api.params import PREFIX, OneOrMore, QueryParams
-from batchjob_stats_server.auth import audit
 from batchjob_stats_server.auth.browser_session import cookie_name
-from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.pages.rendering import job_table, links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.job_table import (
@@ -38,11 +35,10 @@ from batchjob_stats_server.pages.rendering.job_table import (
     DEFAULT_COLUMNS,
     LISTED_COLUMNS,
     LISTED_WAITING_COLUMNS,
-    ListColumn,
     TableContext,
 )
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
 ENDED_STATES = tuple(state for state in JobState if not state.is_live)
 _MAX_EMBEDDED_ROWS = 10  # of each state
@@ -91,21 +87,8 @@ class JobsForm(JobsQuery):
     columns: Annotated[list[ColumnName], OneOrMore] = Field([])
 
 
-class JobsSection(NamedTuple):
-    """Jobs in the same state."""
-
-    key: str
-    title: str
-    rows: Sequence[RowMapping]
-    has_more: bool = False  # whether there are more
-    next_page: str | None = None
-    columns: Sequence[ListColumn] = ()
-    body: Markup = Markup()
-
-
-_RUNNING: Mapping[str, Any] = {"running": True}
-_WAITING: Mapping[str, Any] = {"state": [JobState.PENDING]}
-"""Fields of the form that select only running, or only waiting jobs."""
+JobsSection = dict[str, Any]
+"""Jobs in the same state: what its part of the page shows."""
 
 
 @router.get("/", dependencies=[Depends(refuse_simple_json)])
@@ -122,12 +105,8 @@ async def all_jobs(page: RequestPage, form: Annotated[JobsForm, Query()]) -> Res
 
 
 @router.get("/embed/jobs")
-async def embedded_jobs(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Response:
+def embedded_jobs(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Response:
     """A small page for frames in other sites' pages: running, waiting, and last ended own jobs."""
-    return await run_in_thread(page, lambda: _render_embedded(page), costly=False)
-
-
-def _render_embedded(page: PageRenderer) -> Response:
     access, own_filter = page.access, Filter(user=page.principal.user)
     with page.services.reader.connect() as db:
         rows = [
@@ -146,7 +125,7 @@ def _render_embedded(page: PageRenderer) -> Response:
 
 async def _list_response(page: PageRenderer, form: JobsForm, *, is_own: bool) -> Response:
     costly = not reads_only_its_rows(page.access, form.filter(), form.order())
-    return await run_in_thread(page, lambda: _render_list(page, form, is_own), costly=costly)
+    return await run_in_thread(page, partial(_render_list, page, form, is_own), costly=costly)
 
 
 def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
@@ -155,12 +134,12 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
     services, columns = page.services, _chosen_columns(page.request)
     with services.reader.connect() as db:
         sections = _query_sections(db, page, form)
-        rows = [row for section in sections for row in section.rows]
+        rows = [row for section in sections for row in section["rows"]]
         drawn = rows if "cpu_line" in columns else ()
         sparklines = page.environment.sparklines.get(services, db, page.access, drawn)
         gpus = gpu_utilizations(db, [row["id"] for row in rows if row["gpus_held"]])
         clusters = stats.cluster_names(db)
-    audit.log_jobs_seen(page.principal, "jobs", rows)
+    log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1
     context = TableContext(page.now, gpus, sparklines)
     return page.render(
@@ -196,38 +175,67 @@ def _with_table(
     section: JobsSection, context: TableContext, chosen: Collection[str], several_users: bool,
     several_clusters: bool,
 ) -> JobsSection:  # fmt: skip
-    is_waiting = section.key == "waiting"
+    is_waiting = section["key"] == "waiting"
     gpus_column = "requested_gpus" if is_waiting else "allocated_gpus"
     columns = job_table.columns(
         chosen,
         is_waiting=is_waiting,
-        has_gpus=any(row[gpus_column] for row in section.rows),
+        has_gpus=any(row[gpus_column] for row in section["rows"]),
         several_users=several_users,
         several_clusters=several_clusters,
         has_measurements=context.sparklines is not None,
     )
-    return section._replace(columns=columns, body=job_table.body(section.rows, columns, context))
+    return {
+        **section,
+        "columns": columns,
+        "body": job_table.body(section["rows"], columns, context),
+    }
 
 
 def _query_sections(db: Connection, page: PageRenderer, form: JobsForm) -> list[JobsSection]:
     """All sections; a following page has only the one that it continues."""
-    job_filter = form.filter()
     sections = []
     is_first_page = form.cursor is None
     if form.started and (is_first_page or form.running):
-        sections.append(_live_section(db, page, form, _RUNNING))
+        running = form.model_copy(update={"running": True})
+        sections.append(_section(db, page, running, "running", "Running", {"running": "true"}))
     may_wait = form.started and not form.running
     may_wait &= JobState.PENDING in form.state or not form.state
     if may_wait and (is_first_page or form.state == [JobState.PENDING]):
-        sections.append(_live_section(db, page, form, _WAITING))
+        waiting, selected = form.model_copy(update={"state": [JobState.PENDING]}), "PENDING"
+        sections.append(_section(db, page, waiting, "waiting", "Waiting", {"state": selected}))
     ended_states = [state for state in form.state if not state.is_live] or (
         ENDED_STATES if not form.state else []
     )
     if ended_states and not form.running:
-        ended_filter = job_filter._replace(states=tuple(ended_states))
-        sections.append(_ended_section(db, page, form, ended_filter))
+        title = "Ended" if form.started else "Ended without starting"
+        sections.append(_section(db, page, form, "ended", title, {}, tuple(ended_states)))
     unique_sections = _without_repeats(sections)
-    return [section for section in unique_sections if section.rows or section.key == "ended"]
+    return [section for section in unique_sections if section["rows"] or section["key"] == "ended"]
+
+
+def _section(
+    db: Connection, page: PageRenderer, form: JobsForm, key: str, title: str,
+    selected: Mapping[str, str], ended_states: tuple[JobState, ...] = (),
+) -> JobsSection:  # fmt: skip
+    """A page of jobs; of running and waiting ones at first only the newest.
+
+    `selected`: parameters of the address of a list of these jobs alone.
+    """
+    if ended_states:
+        job_filter, order = form.filter()._replace(states=ended_states), form.order()
+        limit, after = form.limit, form.after(form.sort_type())
+    else:
+        job_filter, order = form.filter()._replace(started=None), SortOrder()
+        after = form.after(float)
+        limit = form.limit if after else min(form.limit, _MAX_LIVE_ROWS)
+    columns = LISTED_WAITING_COLUMNS if key == "waiting" else LISTED_COLUMNS
+    rows, more = list_jobs(db, page.access, job_filter, order, Page(limit, after, columns))
+    next_page = page.address(**selected, cursor=form.cursor_after(more)) if more else None
+    has_more = bool(selected and more and not after)
+    return {
+        "key": key, "title": title, "rows": rows, "has_more": has_more, "next_page": next_page
+    }  # fmt: skip
 
 
 def _without_repeats(sections: Sequence[JobsSection]) -> list[JobsSection]:
@@ -235,46 +243,10 @@ def _without_repeats(sections: Sequence[JobsSection]) -> list[JobsSection]:
     unique_sections: list[JobsSection] = []
     later_ids: set[int] = set()
     for section in reversed(sections):
-        rows = [row for row in section.rows if row["id"] not in later_ids]
+        rows = [row for row in section["rows"] if row["id"] not in later_ids]
         later_ids |= {row["id"] for row in rows}
-        unique_sections.insert(0, section._replace(rows=rows))
+        unique_sections.insert(0, {**section, "rows": rows})
     return unique_sections
-
-
-def _live_section(
-    db: Connection, page: PageRenderer, form: JobsForm, fields: Mapping[str, Any]
-) -> JobsSection:
-    """The newest running or waiting jobs, with a link to a list of all of them."""
-    is_waiting = fields is _WAITING
-    section_form = form.model_copy(update=fields)
-    after = decode_cursor(section_form.query_key(), form.cursor, float) if form.cursor else None
-    max_rows = form.limit if after else min(form.limit, _MAX_LIVE_ROWS)
-    job_filter = section_form.filter()._replace(started=None)
-    columns = LISTED_WAITING_COLUMNS if is_waiting else LISTED_COLUMNS
-    rows, more = list_jobs(db, page.access, job_filter, page=Page(max_rows, after, columns))
-    next_page = None
-    if more:
-        selected = {"state": JobState.PENDING.value} if is_waiting else {"running": "true"}
-        next_cursor = encode_cursor(section_form.query_key(), more)
-        next_page = page.address(**selected, cursor=next_cursor)
-    key, title = ("waiting", "Waiting") if is_waiting else ("running", "Running")
-    return JobsSection(key, title, rows, bool(next_page and not after), next_page)
-
-
-def _ended_section(
-    db: Connection, page: PageRenderer, form: JobsForm, job_filter: Filter
-) -> JobsSection:
-    question, order = form.query_key(), form.order()
-    cursor_type = str if isinstance(SORTS[order.key], sa.Text) else float
-    after = decode_cursor(question, form.cursor, cursor_type) if form.cursor else None
-    try:
-        wanted = Page(form.limit, after, LISTED_COLUMNS)
-        rows, more = list_jobs(db, page.access, job_filter, order, wanted)
-    except TooManyError as error:
-        raise Problem(422, str(error)) from error
-    next_page = page.address(cursor=encode_cursor(question, more)) if more else None
-    title = "Ended" if form.started else "Ended without starting"
-    return JobsSection("ended", title, rows, next_page=next_page)
 
 
 def _active_filters(page: PageRenderer, form: JobsForm, is_own: bool) -> list[tuple[str, Any, str]]:
@@ -297,24 +269,18 @@ def _active_filters(page: PageRenderer, form: JobsForm, is_own: bool) -> list[tu
 
 def _presets(page: PageRenderer) -> list[tuple[str, str]]:
     """Titles and addresses of lists that are often needed."""
-    here, limits = page.request.url.path, thresholds()
+    limits, here = thresholds(), page.request.url.path.strip("/").split("/")
+    low, idle = f"{100 * limits.low_use:g}%", f"{100 * limits.idle_gpu:g}%"
     held = f"{limits.idle_after:g}s"
-
-    def preset(title: str, **query: object) -> tuple[str, str]:
-        return (title, links.path(*here.strip("/").split("/"), **query))
-
-    return [
-        preset("All"),
-        preset("Today", started_from=day_of(page.now)),
-        preset("Failed", state=FAILED_STATES),
-        preset("Wasteful", cpu_efficiency_at_most=_percent(limits.low_use), elapsed_at_least=held),
-        preset("With GPUs", gpus_at_least=1),
-        preset("Idle GPUs", gpu_utilization_at_most=_percent(limits.idle_gpu), gpus_at_least=1),
-    ]
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:g}%"
+    queries: Mapping[str, Mapping[str, object]] = {
+        "All": {},
+        "Today": {"started_from": day_of(page.now)},
+        "Failed": {"state": FAILED_STATES},
+        "Wasteful": {"cpu_efficiency_at_most": low, "elapsed_at_least": held},
+        "With GPUs": {"gpus_at_least": 1},
+        "Idle GPUs": {"gpu_utilization_at_most": idle, "gpus_at_least": 1},
+    }
+    return [(title, links.path(*here, **query)) for title, query in queries.items()]
 
 
 def _csv_address(page: PageRenderer, is_own: bool) -> str:

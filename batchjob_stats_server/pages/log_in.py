@@ -7,15 +7,15 @@ from fastapi.responses import RedirectResponse, Response
 from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.api.params import read_form
-from batchjob_stats_server.auth import audit, browser_session
+from batchjob_stats_server.auth import browser_session
 from batchjob_stats_server.auth.oidc import (
     CALLBACK_PATH,
     OidcError,
     OidcProvider,
-    Person,
     ProviderUnreachableError,
     parse_pending_login,
 )
+from batchjob_stats_server.auth.rights import audit_log
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import public_page
 from batchjob_stats_server.pages.rendering.links import local_path
@@ -32,7 +32,7 @@ def _provider(services: Services) -> OidcProvider:
 
 def _count_failure(services: Services, error: OidcError) -> Problem:
     services.metrics.refused.labels("log-in").inc()
-    audit.log.info("a log-in failed: %s", error)
+    audit_log.info("a log-in failed: %s", error)
     if isinstance(error, ProviderUnreachableError):
         return Problem(503, str(error))
     return Problem(403, str(error))
@@ -58,27 +58,22 @@ def logged_in(request: Request, services: CurrentServices) -> Response:
     pending_name = browser_session.pending_name(request)
     try:
         pending_login = parse_pending_login(request.cookies.get(pending_name, ""))
-        person = provider.finish(pending_login, dict(request.query_params))
-        session_token = _create_session(services, person)
+        user, groups, at_provider = provider.finish(pending_login, dict(request.query_params))
+        if not is_login(user):
+            raise OidcError(f"expected a login from the provider, got {user[:80]!r}")
     except OidcError as error:
         raise _count_failure(services, error) from error
+    now = int(services.clock())
+    end = now + int(services.settings.oidc.session)
+    with services.writer.begin() as db:
+        session_token = sessions.begin(db, user, groups, at_provider, now, end)
+    audit_log.info("%s logged in", user)
     # After a redirect from another site, browsers do not send a SameSite=Strict cookie; after a
     # page of ours, they do.
     response = public_page(request, "logged_in.html", next=local_path(pending_login.next))
     browser_session.delete_cookie(response, pending_name)
     browser_session.set_session(request, response, session_token)
     return response
-
-
-def _create_session(services: Services, person: Person) -> str:
-    if not is_login(person.user):
-        raise OidcError(f"expected a login from the provider, got {person.user[:80]!r}")
-    now = int(services.clock())
-    end = now + int(services.settings.oidc.session)
-    with services.writer.begin() as db:
-        session_token = sessions.begin(db, person.user, person.groups, person.provider, now, end)
-    audit.log.info("%s logged in", person.user)
-    return session_token
 
 
 @router.post("/oidc/back-channel-log-out")

@@ -1,18 +1,25 @@
-"""The page on which people choose what they are told, and the link that ends all messages."""
+"""The pages on which people choose what they are told, and make and revoke their API tokens.
 
-from typing import Annotated
+With the link that ends all messages, which needs no log-in.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from batchjob.judgements import thresholds
 from batchjob_stats_db.database import subscriptions as store
+from batchjob_stats_db.database import tokens as token_table
+from batchjob_stats_db.days import DAY
 from batchjob_stats_server.api import subscriptions as api
+from batchjob_stats_server.api import tokens as tokens_api
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import Word, read_form, require_origin
-from batchjob_stats_server.http.invalid import describe_error
+from batchjob_stats_server.api.params import FromForm, OwnForm, Word, refuse_other_fields
+from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, public_page
 from batchjob_stats_server.services import CurrentServices
@@ -22,44 +29,40 @@ router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 links = APIRouter(include_in_schema=False)
 """What needs no log-in."""
 
-_FIELDS = tuple(api.NewSubscription.model_fields)
+_LIFETIMES = (1, 7, 30, 90, 365)  # days
+Model = TypeVar("Model", bound=BaseModel)
+RowId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+def _validated(model: type[Model], fields: Mapping[str, Any]) -> Model:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
 
 
 @router.get("/messages")
 def messages(page: RequestPage) -> Response:
     """List the caller's subscriptions."""
-    return _render(page)
+    return _render_messages(page)
 
 
 @router.post("/messages")
-async def make(page: RequestPage, request: Request) -> Response:
+def subscribe(page: RequestPage, form: OwnForm) -> Response:
     """Subscribe. The key of a webhook is shown in this response."""
-    require_origin(request)
-    form = await read_form(request, _FIELDS)
-    return await run_in_threadpool(_subscribe, page, form)
+    refuse_other_fields(form, api.NewSubscription.model_fields)
+    new = _validated(api.NewSubscription, form)
+    return _render_messages(page, api.subscribe(page, new))
 
 
 @router.post("/messages/{subscription_id}/remove")
-def remove(
-    page: RequestPage,
-    request: Request,
-    subscription_id: Annotated[int, Path(ge=1, lt=2**63)],
-) -> Response:
+def remove(page: RequestPage, _: FromForm, subscription_id: RowId) -> Response:
     """End a subscription."""
-    require_origin(request)
     api.unsubscribe(page, subscription_id)
     return RedirectResponse("/messages", 303)
 
 
-def _subscribe(page: PageRenderer, form: dict[str, str]) -> Response:
-    try:
-        new = api.NewSubscription.model_validate(form)
-    except ValidationError as error:
-        raise Problem(422, "; ".join(map(describe_error, error.errors()))) from error
-    return _render(page, api.subscribe(page, new))
-
-
-def _render(page: PageRenderer, made: api.MadeSubscription | None = None) -> Response:
+def _render_messages(page: PageRenderer, made: api.MadeSubscription | None = None) -> Response:
     return page.render(
         "messages.html", offer=api.read_offer(page.services), made=made,
         subscriptions=api.subscriptions(page), near_limit=thresholds().near_limit,
@@ -94,3 +97,50 @@ def _check_signature(services: CurrentServices, user: str, signature: str) -> No
     with services.reader.connect() as db:
         if not store.is_signed(store.read_site(db), "unsubscribe", user, signature):
             raise Problem(403, "this link is not, or no longer, valid")
+
+
+@router.get("/tokens")
+def tokens(page: RequestPage) -> Response:
+    """List the tokens."""
+    return _render_tokens(page)
+
+
+@router.post("/tokens")
+def make_token(page: RequestPage, form: OwnForm) -> Response:
+    """Create a token. Its text is shown only in this response."""
+    refuse_other_fields(form, _token_fields(page.principal))
+    try:
+        days = int(form.pop("days", ""))
+    except ValueError as error:
+        raise Problem(422, "days: expected a whole number") from error
+    new = _validated(tokens_api.NewToken, {**form, "lifetime_seconds": days * DAY})
+    return _render_tokens(page, tokens_api.make_token(page, Response(), new))
+
+
+@router.post("/tokens/{token_id}/revoke")
+def revoke(page: RequestPage, _: FromForm, token_id: RowId) -> Response:
+    """Revoke a token, and the tokens that were created with it."""
+    tokens_api.revoke_token(page, token_id)
+    return RedirectResponse("/tokens", 303)
+
+
+def _token_fields(principal: Principal) -> list[str]:
+    """What the page asks for; other fields of a token are for programs."""
+    fields = ["label", "days"]
+    if len(tokens_api.grantable_roles(principal)) > 1:
+        fields.append("role")
+    if len(principal.clusters) > 1:
+        fields.append("cluster")
+    return fields
+
+
+def _render_tokens(page: PageRenderer, made: tokens_api.MadeToken | None = None) -> Response:
+    principal = page.principal
+    with page.services.reader.connect() as db:
+        listed_tokens = token_table.list_tokens(db, principal.user, principal.clusters)
+    longest = int(page.services.settings.auth.longest_token)
+    return page.render(
+        "tokens.html", tokens=listed_tokens, created_token=made,
+        roles=tokens_api.grantable_roles(principal), fields=_token_fields(principal),
+        lifetimes=[days for days in _LIFETIMES if days * DAY <= longest] or [longest // DAY or 1],
+    )  # fmt: skip

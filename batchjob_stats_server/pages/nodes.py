@@ -4,35 +4,35 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
-from markupsafe import Markup, escape
+from markupsafe import escape
 from sqlalchemy.engine import RowMapping
 
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries import stats
+from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.params import QueryParams, Time, Word
-from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.cluster_readings import NodeGpu, NodeState
+from batchjob_stats_server.curves import NODE_PLOTS, node_window
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.node_curves import NODE_PLOTS, node_window
 from batchjob_stats_server.pages.clusters import can_see_totals
 from batchjob_stats_server.pages.rendering import (
     charts,
     fragments,
     links,
-    plot_zones,
     template_filters,
     usage_bars,
 )
 from batchjob_stats_server.pages.rendering.fragments import escape_id, escape_repeated
-from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, costly
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.job_table import LISTED_COLUMNS, NOT_REPORTED
 from batchjob_stats_server.pages.rendering.template_filters import absent, trusted_html
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.model import Row
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=CostlyRoute)
 
 TIMELINE_WIDTH = 960.0
 _MAX_JOBS = 300
@@ -50,7 +50,6 @@ class NodeForm(QueryParams):
 
 
 @router.get("/clusters/{cluster}/nodes/{node}")
-@costly
 def node(
     page: RequestPage, cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
     form: Annotated[NodeForm, Query()],
@@ -75,7 +74,7 @@ def node(
                 for row in all_rows
                 if row["id"] not in visible_ids
             ]
-    audit.log_jobs_seen(page.principal, f"jobs on {node}", rows)
+    log_jobs_seen(page.principal, f"jobs on {node}", rows)
     has_more, rows = len(rows) > _MAX_JOBS, rows[:_MAX_JOBS]
     duration = until - since
     state, exporter_answers, gpus = _node_status(page, cluster, node, rows)
@@ -85,15 +84,15 @@ def node(
         hidden_spans=hidden_spans,
         earlier=(since - duration, since),
         later=(until, until + duration) if until < page.now else None,
-        timeline=_timeline(rows, hidden_spans, since, until), width=TIMELINE_WIDTH,
+        timeline=_timeline(rows, hidden_spans, since, until, page.now), width=TIMELINE_WIDTH,
         is_restricted=not sees_all, has_measurements=sees_all and exporter_answers,
-        zones=plot_zones.node_zones(),
+        zones=usage_bars.node_zones(),
         plots=[plot for plot in NODE_PLOTS if gpus or not plot.gpu],
         grafana_url=page.grafana_url(
             "node", since * 1000, until * 1000, cluster=cluster, node=node
         ),
         lookback_days=queries.LOOKBACK_SECONDS // DAY,
-        timeline_bars=timeline_bars, table_rows=table_rows,
+        table=trusted_html("".join(map(_table_row, rows))),
     )  # fmt: skip
 
 
@@ -117,12 +116,13 @@ def _node_status(
 
 
 def _timeline(
-    rows: Sequence[RowMapping],
-    hidden_spans: Sequence[tuple[int, int | None]],
-    since: int,
-    until: int,
-) -> dict[str, Any]:
-    """The jobs of a node in lanes, colours by user, and ticks of (x, epoch seconds)."""
+    rows: Sequence[RowMapping], hidden_spans: Sequence[tuple[int, int | None]], since: int,
+    until: int, now: int,
+) -> dict[str, Any]:  # fmt: skip
+    """The jobs of a node as bars in lanes, coloured by user, and ticks of (x, epoch seconds).
+
+    Functions are several times as fast as a loop in a template; there are hundreds of jobs.
+    """
     spans = [(row["start_time"], row["end_time"] or until) for row in rows]
     spans += [(start, end or until) for start, end in hidden_spans]
     placed_spans = charts.assign_lanes(spans, since, until, TIMELINE_WIDTH)
@@ -131,33 +131,19 @@ def _timeline(
         for time in charts.tick_times(since, until)
     ]
     users = list(dict.fromkeys(row["username"] for row in reversed(rows)))
-    colours = [users.index(row["username"]) % _COLOUR_COUNT for row in rows]
+    bars = ""
+    for span in placed_spans:
+        if span.item < len(rows):
+            row = rows[span.item]
+            bars += _job_bar(span, row, users.index(row["username"]) % _COLOUR_COUNT, now)
+        else:  # a job that the caller may not see
+            bars += (
+                '<g><title>A job of another user</title><rect class="stay another" '
+                f'x="{span.x}" y="{span.lane * _LANE_HEIGHT}" width="{span.width}" height="19" '
+                'rx="2"/></g>\n'
+            )
     lanes = 1 + max((span.lane for span in placed_spans), default=0)
-    return {"spans": placed_spans, "lanes": lanes, "ticks": ticks, "colours": colours}
-
-
-def timeline_bars(
-    spans: Sequence[charts.LaneSpan], rows: Sequence[Row], colours: Sequence[int], now: int
-) -> Markup:
-    """A bar for each span; spans after those of `rows` are jobs that the caller may not see.
-
-    Functions are several times as fast as a loop in a template; there are hundreds of jobs.
-    """
-    return trusted_html(
-        "".join(
-            _job_bar(span, rows[span.item], colours[span.item], now)
-            if span.item < len(rows)
-            else _hidden_job_bar(span)
-            for span in spans
-        )
-    )
-
-
-def _hidden_job_bar(span: charts.LaneSpan) -> str:
-    return (
-        f'<g><title>A job of another user</title><rect class="stay another" x="{span.x}" '
-        f'y="{span.lane * _LANE_HEIGHT}" width="{span.width}" height="19" rx="2"/></g>\n'
-    )
+    return {"bars": trusted_html(bars), "lanes": lanes, "ticks": ticks}
 
 
 def _job_bar(span: charts.LaneSpan, row: Row, colour: int, now: int) -> str:
@@ -177,12 +163,8 @@ def _job_bar(span: charts.LaneSpan, row: Row, colour: int, now: int) -> str:
     )
 
 
-def table_rows(rows: Sequence[Row]) -> Markup:
-    """A row for each job, with its share of the node."""
-    return trusted_html("".join(map(_table_row, rows)))
-
-
 def _table_row(row: Row) -> str:
+    """A job, with its share of the node."""
     account, gpus = row["account"], row["share_gpus"]
     goes_on = absent(explain.as_of(row) or "it runs")
     end = goes_on if row["end_time"] is None else template_filters.moment(row["end_time"], False)

@@ -13,12 +13,13 @@ from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import Page, list_jobs
 from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs, members_of
+from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.params import QueryParams, Word
-from batchjob_stats_server.auth import audit
+from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.pages.rendering import links
-from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
+from batchjob_stats_server.pages.rendering.frame import RequestPage
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=CostlyRoute)
 
 JOB_NAME_DAYS = 90  # how far back to search for a job name, which has no index
 
@@ -34,7 +35,6 @@ class SearchForm(QueryParams):
 
 
 @router.get("/search")
-@costly
 def search(page: RequestPage, form: Annotated[SearchForm, Query()]) -> Response:
     """Redirect to the only hit, or else show all of them."""
     text = (form.q or "").strip()
@@ -47,7 +47,7 @@ def search(page: RequestPage, form: Annotated[SearchForm, Query()]) -> Response:
     if len(hits) == 1 and not jobs:
         (_, _, path) = hits[0]
         return _redirect(path)
-    audit.log_jobs_seen(page.principal, "jobs", jobs)
+    log_jobs_seen(page.principal, "jobs", jobs)
     return page.render(
         "search.html", search_text=text, hits=hits, jobs=jobs, note=note,
         job_name_days=JOB_NAME_DAYS,

@@ -5,12 +5,11 @@ from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
-from starlette.datastructures import URL
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from batchjob_stats_db.database import sessions
-from batchjob_stats_server.api.params import PREFIX, read_form
+from batchjob_stats_server.api.params import PREFIX, read_form, refuse_other_fields
 from batchjob_stats_server.auth.browser_session import (
     cookie_name,
     delete_cookie,
@@ -21,7 +20,7 @@ from batchjob_stats_server.auth.browser_session import (
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import public_page
 from batchjob_stats_server.pages.rendering.links import local_path
-from batchjob_stats_server.services import CurrentServices, Services
+from batchjob_stats_server.services import CurrentServices
 
 TOKEN = re.compile(r"bj_[A-Za-z0-9_-]{20,100}")
 _PARAMETER = "token"
@@ -46,26 +45,19 @@ def token_in_address(scope: Scope) -> Response | None:
     if not tokens:
         return None
     query = urlencode([pair for pair in parameters if pair[0] != _PARAMETER])
-    path = _safe_path(connection.url) + (f"?{query}" if query else "")
-    response = RedirectResponse(path, 303)
-    if _is_typed(connection) and len(tokens) == 1 and TOKEN.fullmatch(tokens[0]):
+    path = connection.url.path.lstrip("/")  # a leading `//` would mean another host
+    response = RedirectResponse(f"/{path}?{query}" if query else f"/{path}", 303)
+    is_typed = connection.headers.get("sec-fetch-site") in ("none", "same-origin")
+    if is_typed and len(tokens) == 1 and TOKEN.fullmatch(tokens[0]):
         set_session(connection, response, seal(tokens[0], connection))
     return response
-
-
-def _is_typed(connection: HTTPConnection) -> bool:
-    return connection.headers.get("sec-fetch-site") in ("none", "same-origin")
-
-
-def _safe_path(url: URL) -> str:
-    """The path, without a leading `//`, which would mean another host."""
-    return "/" + url.path.lstrip("/")
 
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     """Begin a session with the token of the form; the next page shows whether it is valid."""
-    form = await read_form(request, (_PARAMETER, "next"))
+    form = await read_form(request)
+    refuse_other_fields(form, (_PARAMETER, "next"))
     token = form.get(_PARAMETER, "").strip()
     if not TOKEN.fullmatch(token):
         raise Problem(422, "token: expected a token that begins with bj_")
@@ -80,22 +72,17 @@ def sign_out(request: Request, services: CurrentServices) -> Response:
 
     Users who logged in are logged out everywhere: in all browsers, and at the provider.
     """
-    cookie_value = session_cookie(request)
-    has_ended_sessions = cookie_value.startswith(sessions.PREFIX) and _end_sessions(
-        services, cookie_value
-    )
+    cookie_value, has_ended_sessions = session_cookie(request), False
+    if cookie_value.startswith(sessions.PREFIX):
+        with services.writer.begin() as db:
+            user = sessions.user_of(db, cookie_value, int(services.clock()))
+            has_ended_sessions = user is not None and sessions.end_all(db, user) > 0
     # Browsers do not let a form redirect to another site (form-action), so a page of ours does it.
     response = RedirectResponse(
         "/signed-out?provider=too" if has_ended_sessions else "/signed-out", 303
     )
     delete_cookie(response, cookie_name(request))
     return response
-
-
-def _end_sessions(services: Services, cookie_value: str) -> bool:
-    with services.writer.begin() as db:
-        user = sessions.user_of(db, cookie_value, int(services.clock()))
-        return user is not None and sessions.end_all(db, user) > 0
 
 
 @router.get("/signed-out")

@@ -4,20 +4,25 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
+from markupsafe import Markup
 from sqlalchemy.engine import Connection, RowMapping
 
-from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.days import DAY
+from batchjob_stats_db.database.access import Access, ClusterAccount
+from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries import usage as queries
-from batchjob_stats_server.api.params import SumsParams
+from batchjob_stats_db.queries.stats import AccountRecord, account_record
+from batchjob_stats_server.api.answers import CostlyRoute
+from batchjob_stats_server.api.params import QueryParams, SumsParams, Word
+from batchjob_stats_server.auth.rights import log_jobs_seen
+from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering import template_filters
-from batchjob_stats_server.pages.rendering.charts import DayChart, Segments, day_chart
-from batchjob_stats_server.pages.rendering.frame import RequestPage, costly
+from batchjob_stats_server.pages.rendering.charts import Segments, day_chart
+from batchjob_stats_server.pages.rendering.frame import RequestPage
 from batchjob_stats_server.report.model import Row
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=CostlyRoute)
 
 _MAX_DAYS = 400
 _MAX_ROWS = 500
@@ -83,7 +88,6 @@ class UsageForm(SumsParams):
 
 
 @router.get("/usage")
-@costly
 def usage(page: RequestPage, form: Annotated[UsageForm, Query()]) -> Response:
     """Sums of the jobs that the caller may see."""
     since, until = form.window(page.now)
@@ -94,8 +98,12 @@ def usage(page: RequestPage, form: Annotated[UsageForm, Query()]) -> Response:
         if len(cluster_names) > 1 and form.by != "cluster":
             group_columns.append("cluster")
         rows = _query_rows(db, page.access, group_columns, since, until, form)
-        total = _query_total(db, page.access, since, until, form)
-        show = form.show or _default_chart(total)
+        totals = _query_rows(db, page.access, [], since, until, form)
+        has_total = totals and totals[0]["sums"]["jobs_started"] is not None
+        total = totals[0] if has_total else None
+        sums = total["sums"] if total else {}
+        no_energy = total and not sums["energy_host_joules"] + sums["energy_gpu_joules"]
+        show: ChartName = form.show or ("cpu" if no_energy else "energy")
         chart = _chart(db, page.access, since, until, form, show)
     rows.sort(key=lambda row: row["sums"]["cpu_allocated_seconds"], reverse=True)
     return page.render(
@@ -132,25 +140,9 @@ def _query_rows(
     return rows
 
 
-def _query_total(
-    db: Connection, access: Access, since: int, until: int, form: UsageForm
-) -> dict[str, Any] | None:
-    rows = _query_rows(db, access, [], since, until, form)
-    if not rows or rows[0]["sums"]["jobs_started"] is None:
-        return None
-    return rows[0]
-
-
-def _default_chart(total: dict[str, Any] | None) -> ChartName:
-    """CPU time if no energy was measured."""
-    if total and not total["sums"]["energy_host_joules"] + total["sums"]["energy_gpu_joules"]:
-        return "cpu"
-    return "energy"
-
-
 def _chart(
     db: Connection, access: Access, since: int, until: int, form: UsageForm, show: ChartName
-) -> DayChart | None:
+) -> Markup | None:
     filters = form.owners()
     if show == "emissions":
         day_rows = queries.sum_emissions(db, access, ["day"], since, until, **filters)
@@ -163,11 +155,18 @@ def _chart(
 
 def measure_chart(
     measure: Measure, day_rows: Sequence[RowMapping], since: int, until: int
-) -> DayChart | None:
+) -> Markup | None:
     """A chart of a quantity in sums of days; None if it is zero on all of them."""
     values = {row["day"]: measure.values(row) for row in day_rows}
     return day_chart(
-        measure.title, measure.segments, values, since, until, measure.format_value, measure.unit
+        "h-days",
+        measure.title,
+        measure.segments,
+        values,
+        since,
+        until,
+        measure.format_value,
+        measure.unit,
     )
 
 
@@ -182,3 +181,76 @@ def _emissions_by_day(emission_rows: Sequence[RowMapping]) -> Measure:
         f"Emissions (CO₂ equivalent, {provider})", {"emissions": "main"},
         lambda row: (days.get(row["day"], 0.0),), template_filters.mass,
     )  # fmt: skip
+
+
+_CHART_DAYS = 30
+
+FAIR_SHARE_TITLES = {
+    "shares_ratio": "Share of its parent's shares",
+    "usage_ratio": "Share of its parent's recent usage",
+    "fairshare_level": "Fair share: shares divided by use",
+    "fairshare_ratio": "Fair-share factor",
+}
+"""The fair-share values that the scheduler reports of an account, and their titles."""
+
+
+@router.get("/clusters/{cluster}/accounts/{account}")
+def account(
+    page: RequestPage, cluster: Annotated[Word, Path()], account: Annotated[Word, Path()],
+    _query: Annotated[QueryParams, Query()],
+) -> Response:  # fmt: skip
+    """One account, for its members and coordinators and for users who may see all jobs.
+
+    Other members are listed only for coordinators and users who may see all jobs.
+    """
+    access = page.access
+    since, until = day_of(page.now) - (_CHART_DAYS - 1) * DAY, day_of(page.now) + DAY
+    sees_all = access.sees_all(cluster) or ClusterAccount(cluster, account) in access.accounts
+    with page.services.reader.connect() as db:
+        if cluster not in stats.cluster_names(db):
+            raise Problem(404, f"there is no cluster {cluster}")
+        record = account_record(db, cluster, account)
+        user_sums = queries.sum_usage(
+            db, access, ["username"], since, until, cluster=cluster, account=account
+        )
+        names = {row["username"] for row in record.members} if record else set()
+        is_member = any(own.user in names for own in access.users if own.cluster in ("", cluster))
+        if not (user_sums or (record and (sees_all or is_member))):
+            raise Problem(404, f"account {account} does not exist, or is not yours to see")
+        day_sums = queries.sum_usage(
+            db, access, ["day"], since, until, cluster=cluster, account=account
+        )
+    log_jobs_seen(page.principal, f"account {account}", user_sums)
+    members = _member_rows(record, access, cluster, user_sums, sees_all)
+    reading = page.services.readings.of(cluster, page.services.clock())
+    limits = (word.partition("=") for word in (record.limits.split() if record else ()))
+    shares = reading.shares.get(account, {}) if reading else {}
+    return page.render(
+        "account.html", cluster=cluster, account=account, record=record, sees_all=sees_all,
+        members=members, since=since, until=until,
+        limits=[(name, value) for name, _, value in limits],
+        chart=measure_chart(MEASURES["cpu"], day_sums, since, until),
+        fair_shares=shares, fair_share_titles=FAIR_SHARE_TITLES,
+    )  # fmt: skip
+
+
+def _member_rows(
+    record: AccountRecord | None,
+    access: Access,
+    cluster: str,
+    usage_rows: Sequence[Any],
+    sees_all: bool,
+) -> list[dict[str, Any]]:
+    """Members and other users, with roles and sums, the most CPU time first."""
+    own_users = {each.user for each in access.users if each.cluster in ("", cluster)}
+    sums = {row["username"]: row for row in usage_rows}
+    roles: dict[str, list[str]] = {name: [] for name in sums}
+    for row in record.members if record else ():
+        if sees_all or row["username"] in own_users:
+            roles.setdefault(row["username"], []).append(row["role"])
+    members: list[dict[str, Any]] = [
+        {"user": name, "roles": sorted(member_roles, reverse=True), "sums": sums.get(name)}
+        for name, member_roles in sorted(roles.items())
+    ]
+    members.sort(key=lambda each: -each["sums"]["cpu_allocated_seconds"] if each["sums"] else 0.0)
+    return members

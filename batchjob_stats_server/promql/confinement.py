@@ -7,7 +7,7 @@ from typing import NamedTuple
 from batchjob_stats_db.database.access import Access, ClusterLogin
 from batchjob_stats_db.timeseries.promql import matcher
 from batchjob_stats_server.promql.query_limits import NotYours
-from batchjob_stats_server.promql.selector import Selector
+from batchjob_stats_server.promql.scan import Selector
 
 _MAX_LOGINS_NAMED = 5  # maximum logins named in a message
 

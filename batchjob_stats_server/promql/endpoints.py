@@ -24,35 +24,26 @@ _DURATION_PART = re.compile(r"([0-9]{1,9})(ms|[smhdwy])", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 
 
-class PrometheusParams(NamedTuple):
-    """Parameters by name, each given once; only `match[]` may be repeated."""
-
-    values: Mapping[str, Any]
-    match: tuple[str, ...] = ()
-
-    def window(self, now: float, longest_default: float) -> QueryWindow:
-        """Start and end, or their defaults; Prometheus would use all times."""
-        end = self.values.get("end", now)
-        return QueryWindow(self.values.get("start", end - longest_default), end)
+PrometheusParams = Mapping[str, Any]
+"""Parameters by name, each given once; `match[]` is a tuple, since it may be repeated."""
 
 
 def parse_params(pairs: Iterable[tuple[str, str]], allowed: frozenset[str]) -> PrometheusParams:
     """Raises Malformed for a parameter that is unknown, repeated, or invalid."""
-    values: dict[str, Any] = {}
-    match: list[str] = []
+    values: dict[str, Any] = {"match[]": ()}
     for name, text in pairs:
         if name not in allowed:
             raise Malformed(f"parameter {quote(name)} is not known here")
         if name == "match[]":
-            match.append(text)
+            values[name] += (text,)
             continue
         if name in values:
             raise Malformed(f"{name}: expected once")
         try:
-            values[name] = PARAMETERS[name].parse(text)
+            values[name] = PARAMETERS[name][0](text)
         except (ValueError, OverflowError) as error:
             raise Malformed(f"{name}: {error}") from error
-    return PrometheusParams(values, tuple(match))
+    return values
 
 
 def _time(text: str) -> float:
@@ -91,26 +82,20 @@ def _count(text: str) -> int:
     raise ValueError(f"expected a whole number, got {quote(text)}")
 
 
-class Parameter(NamedTuple):
-    """How a parameter is parsed, and its description for clients."""
-
-    parse: Callable[[str], Any]
-    description: str
-    type: str = "string"
-
+Parameter = tuple[Callable[[str], Any], str, str]
+"""How a parameter is parsed, its description for clients, and its type."""
 
 PARAMETERS: Mapping[str, Parameter] = {
-    "query": Parameter(str, "PromQL."),
-    "time": Parameter(_time, "Unix seconds or RFC 3339; default: now."),
-    "start": Parameter(_time, "Unix seconds or RFC 3339."),
-    "end": Parameter(_time, "Unix seconds or RFC 3339, not before `start`."),
-    "step": Parameter(_duration, "Seconds, or a duration such as 1m."),
-    "timeout": Parameter(_duration, "Seconds or a duration; limited by the server."),
-    "limit": Parameter(_count, "Maximum number of results; limited by the server.",
-                       "integer"),
-    "limit_per_metric": Parameter(_count, "Maximum number per metric.", "integer"),
-    "metric": Parameter(str, "Only this metric."),
-    "match[]": Parameter(str, "Series selectors; may be repeated.", "array"),
+    "query": (str, "PromQL.", "string"),
+    "time": (_time, "Unix seconds or RFC 3339; default: now.", "string"),
+    "start": (_time, "Unix seconds or RFC 3339.", "string"),
+    "end": (_time, "Unix seconds or RFC 3339, not before `start`.", "string"),
+    "step": (_duration, "Seconds, or a duration such as 1m.", "string"),
+    "timeout": (_duration, "Seconds or a duration; limited by the server.", "string"),
+    "limit": (_count, "Maximum number of results; limited by the server.", "integer"),
+    "limit_per_metric": (_count, "Maximum number per metric.", "integer"),
+    "metric": (str, "Only this metric.", "string"),
+    "match[]": (str, "Series selectors; may be repeated.", "array"),
 }  # fmt: skip
 
 
@@ -119,9 +104,9 @@ def openapi_parameters(
 ) -> dict[str, Any]:
     """The parameters for an OpenAPI document: of the URL, or of a form."""
     schemas: dict[str, dict[str, Any]] = {
-        name: {"type": each.type, "description": each.description}
-        | ({"items": {"type": "string"}} if each.type == "array" else {})
-        for name, each in PARAMETERS.items()
+        name: {"type": kind, "description": description}
+        | ({"items": {"type": "string"}} if kind == "array" else {})
+        for name, (_, description, kind) in PARAMETERS.items()
         if name in allowed
     }
     if form:
@@ -142,18 +127,15 @@ _DEFAULT_WINDOW_SECONDS = 86400.0
 Form = list[tuple[str, str]]
 
 
-class ConfinedForm(NamedTuple):
-    """A form to send, and what of the original its query leaves out."""
-
-    fields: Form
-    left_out: LeftOut
+ConfinedForm = tuple[Form, LeftOut]
+"""A form to send, and what of the original its query leaves out."""
 
 
 class PrometheusEndpoint(NamedTuple):
     """One of the API's endpoints: its parameters, and the form to send."""
 
     parameters: frozenset[str]
-    form: Callable[[PrometheusParams, Confinement, float, QueryLimits], "ConfinedForm"]
+    form: Callable[[PrometheusParams, Confinement, float, QueryLimits], ConfinedForm]
     required: frozenset[str] = frozenset()
 
     def openapi(self, form: bool = False) -> dict[str, Any]:
@@ -163,10 +145,10 @@ class PrometheusEndpoint(NamedTuple):
 def _query(
     params: PrometheusParams, confinement: Confinement, now: float, limits: QueryLimits
 ) -> ConfinedForm:
-    at = params.values.get("time", now)
+    at = params.get("time", now)
     window = QueryWindow(at, at)
     text, left_out = confine(_required(params, "query"), confinement, window, limits)
-    return ConfinedForm([("query", text), ("time", _seconds(at))], left_out)
+    return [("query", text), ("time", _seconds(at))], left_out
 
 
 def _query_range(
@@ -177,13 +159,13 @@ def _query_range(
     check_points(window, limits)
     text, left_out = confine(_required(params, "query"), confinement, window, limits)
     form = [("query", text), *_window_form(window), ("step", _seconds(window.step))]
-    return ConfinedForm(form, left_out)
+    return form, left_out
 
 
 def _series(
     params: PrometheusParams, confinement: Confinement, now: float, limits: QueryLimits
 ) -> ConfinedForm:
-    if not params.match:
+    if not params["match[]"]:
         raise Malformed("match[]: expected at least one")
     return _labels(params, confinement, now, limits)
 
@@ -191,19 +173,23 @@ def _series(
 def _labels(
     params: PrometheusParams, confinement: Confinement, now: float, limits: QueryLimits
 ) -> ConfinedForm:
-    window = params.window(now, _DEFAULT_WINDOW_SECONDS)
+    end = params.get("end", now)  # Prometheus would use all times
+    window = QueryWindow(params.get("start", end - _DEFAULT_WINDOW_SECONDS), end)
     _check_window(window, limits)
-    if len(params.match) > limits.selectors or sum(map(len, params.match)) > LONGEST_QUERY:
+    if (
+        len(params["match[]"]) > limits.selectors
+        or sum(map(len, params["match[]"])) > LONGEST_QUERY
+    ):
         raise TooLarge(
             f"match[]: at most {limits.selectors}, and {LONGEST_QUERY} characters in all"
         )
     selectors = [
         selector
-        for each in params.match
+        for each in params["match[]"]
         for selector in confine_selector(each, confinement, limits)
     ]
     match = [("match[]", each) for each in selectors or confinement.selectors()]
-    return ConfinedForm([*match, *_window_form(window)], LeftOut.OTHERS_SERIES)
+    return [*match, *_window_form(window)], LeftOut.OTHERS_SERIES
 
 
 _MATCH_PARAMETERS = frozenset({"match[]", "start", "end", "limit"})
@@ -220,9 +206,9 @@ LABELS = PrometheusEndpoint(_MATCH_PARAMETERS, _labels)
 
 
 def _required(params: PrometheusParams, name: str) -> Any:
-    if name not in params.values:
+    if name not in params:
         raise Malformed(f"{name}: expected")
-    return params.values[name]
+    return params[name]
 
 
 def _check_window(window: QueryWindow, limits: QueryLimits) -> None:

@@ -1,5 +1,7 @@
 """Limits of a query, and the errors for refused ones."""
 
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,3 +84,119 @@ def format_days(seconds: float) -> str:
 def quote(text: str) -> str:
     """A user's text in a message, shortened."""
     return repr(text if len(text) <= 120 else text[:117] + "...")
+
+
+# In RE2, {3}, {3,} and {3,8} are repetitions; {,8} is not.
+_REPETITION = re.compile(r"(?P<before>.?)\{(?P<least>[0-9]+)(?:,(?P<most>[0-9]*))?\}", re.DOTALL)
+_JOB_LABELS = frozenset({"instance", "jobid"})
+
+
+@dataclass
+class Growth:
+    """Counts of what grows faster than a query's length; a method raises TooLarge for too many.
+
+    Each `label_replace` with eight `$1` makes a label eight times as long, and so does
+    `label_join`; `count_values` makes a series for each value; labels copied by `group_left` make
+    one for each pair in VictoriaMetrics; a regular expression with counts is as large as the
+    product of its counts.
+    """
+
+    limits: QueryLimits
+    _label_functions: int = 0
+    _references: int = 0
+    _repetitions: int = 0
+    _copies: int = 0
+    _subqueries: int = 0
+
+    def check_label_function(self, name: str, texts: Sequence[str]) -> None:
+        """Check `label_replace` or `label_join` with these strings.
+
+        Counted in the whole query, not along a path: however they are nested, labels grow at most
+        by the product of the references.
+        """
+        limits = self.limits
+        self._label_functions += 1
+        if name == "label_replace":
+            self.check_regex(texts[-1])
+            self._references += texts[1].count("$")
+        else:
+            self._references += len(texts) - 2
+        if self._label_functions > limits.label_functions:
+            raise TooLarge(
+                f"label_replace, label_join: at most {limits.label_functions} in a query"
+            )
+        if self._references > limits.label_references:
+            raise TooLarge(
+                "label_replace, label_join: at most "
+                f"{limits.label_references} references ($1) and joined labels in a query"
+            )
+        longest = max(map(len, texts[:-1] if name == "label_replace" else texts))
+        if longest > limits.label_characters:
+            raise TooLarge(
+                f"{name}: a string of {longest} characters: at most {limits.label_characters}"
+            )
+
+    def check_regex(self, pattern: str) -> None:
+        for repetition in _REPETITION.finditer(pattern):
+            if repetition["before"] in (")", "}"):
+                raise TooLarge(
+                    f"regular expression {quote(pattern)}: expected a count such as {{3}} "
+                    "after a character or a class, not after a group"
+                )
+            longest = max(len(repetition["least"]), len(repetition["most"] or ""))
+            most = self.limits.repetitions + 1
+            if longest < 5:
+                most = max(int(repetition["least"]), int(repetition["most"] or 0))
+            self._repetitions += most
+        if self._repetitions > self.limits.repetitions:
+            raise TooLarge(
+                "regular expressions: counts such as {3} add up to at most "
+                f"{self.limits.repetitions} in a query"
+            )
+
+    def check_count_values(self, window: QueryWindow) -> None:
+        """Check an aggregation that makes a series for each value that occurs."""
+        if count_evaluations(window) > 1:
+            raise TooLarge("count_values: only at one time, not over a range or in a subquery")
+
+    def check_copied_labels(self, matched_on: Collection[str], from_named_series: bool) -> None:
+        """Check labels of one side that `group_left` or `group_right` copies to the other.
+
+        Series of one metric for one job on one node are few; otherwise their number is unknown.
+        """
+        if not (from_named_series and set(matched_on) >= _JOB_LABELS):
+            raise TooLarge(
+                "group_left, group_right: labels are copied only from a selector with a metric "
+                "name, matched on (instance, jobid) at least"
+            )
+        self._copies += 1
+        if self._copies > self.limits.copied_labels:
+            raise TooLarge(
+                "group_left, group_right: labels are copied at most "
+                f"{self.limits.copied_labels} times in a query"
+            )
+
+    def check_range(self, seconds: float, window: QueryWindow) -> None:
+        limits = self.limits
+        if not 0.001 <= seconds <= limits.range_seconds:
+            raise TooLarge(
+                f"range of {seconds:g} s: from 1 ms to {format_days(limits.range_seconds)}"
+            )
+        total = seconds * count_evaluations(window)
+        if total > limits.range_seconds_in_all:
+            raise TooLarge(
+                f"range of {seconds:g} s at {count_evaluations(window)} points: at most "
+                f"{format_days(limits.range_seconds_in_all)} in all; take a longer step"
+            )
+
+    def check_subquery(self, seconds: float, step: float, window: QueryWindow) -> None:
+        self.check_range(seconds, window)
+        times = count_evaluations(window)
+        self._subqueries += 1
+        if self._subqueries > self.limits.subqueries:
+            raise TooLarge(f"at most {self.limits.subqueries} subqueries in a query")
+        if seconds / step * times > self.limits.subquery_points:
+            raise TooLarge(
+                f"subquery of {seconds / step:.0f} points at {times} points: at most "
+                f"{self.limits.subquery_points} in all; take longer steps"
+            )

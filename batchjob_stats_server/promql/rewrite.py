@@ -12,14 +12,14 @@ The parser's own printing is not used: it writes strings without escapes.
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import promql_parser as ast
 
 from batchjob_stats_db.timeseries.promql import promql_string
 from batchjob_stats_server.promql.confinement import Confinement, LeftOut, format_selector
-from batchjob_stats_server.promql.growth import Growth
 from batchjob_stats_server.promql.query_limits import (
+    Growth,
     Malformed,
     NotYours,
     QueryError,
@@ -29,8 +29,7 @@ from batchjob_stats_server.promql.query_limits import (
     check_points,
     quote,
 )
-from batchjob_stats_server.promql.scan import ScannedQuery, scan
-from batchjob_stats_server.promql.selector import Selector, label_name
+from batchjob_stats_server.promql.scan import ScannedQuery, Selector, label_name, scan
 
 # What the gate accepts: functions and operators that read only their arguments.
 _OPERATOR_NAMES = "+ - * / % ^ == != > < >= <= and or unless atan2"
@@ -57,22 +56,17 @@ _FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 _LABEL_FUNCTIONS = frozenset({"label_join", "label_replace"})
 
 
-class ConfinedQuery(NamedTuple):
-    """A query to send, and what of the original it leaves out."""
-
-    text: str
-    left_out: LeftOut
-
-
 def confine(
     query: str, confinement: Confinement, window: QueryWindow, limits: QueryLimits
-) -> ConfinedQuery:
-    """The query to send instead of one evaluated over `window`; raises QueryError."""
+) -> tuple[str, LeftOut]:
+    """The query to send instead of one evaluated over `window`, and what of it is left out.
+
+    Raises QueryError.
+    """
     with _parser_errors():
         scanned = scan(query, limits)
         writer = _Writer(scanned, confinement, limits)
-        text = writer.write(ast.parse(scanned.text), window, 0)
-        return ConfinedQuery(text, writer.left_out)
+        return writer.write(ast.parse(scanned.text), window, 0), writer.left_out
 
 
 def confine_selector(query: str, confinement: Confinement, limits: QueryLimits) -> list[str]:

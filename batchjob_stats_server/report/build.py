@@ -24,7 +24,7 @@ from batchjob_stats_server.report.model import (
     Similar,
     SimilarComparison,
 )
-from batchjob_stats_server.report.resubmission import resubmission
+from batchjob_stats_server.report.right_size import resubmission
 from batchjob_stats_server.report.rules import AdviceRule, advise
 
 _MIN_SIMILAR_JOBS = 3  # with fewer jobs, a median means nothing
@@ -65,7 +65,7 @@ def build_report(
             GpuUse(
                 row["node"], row["gpu"], row["uuid"], row["gpu_instance"],
                 row["utilization_ratio"], row["memory_peak_bytes"],
-                _rounded(inputs.gpu_memory.get(row["uuid"] + row["gpu_instance"])),
+                inputs.gpu_memory.get(row["uuid"] + row["gpu_instance"]),
                 row["observed_seconds"], row["shared_seconds"], row["mps_seconds"],
                 row["sm_active_ratio"], row["sm_active_peak_ratio"], row["sm_occupancy_ratio"],
                 row["tensor_active_ratio"], row["dram_active_ratio"],
@@ -87,12 +87,14 @@ def build_report(
 
 def _job_summary(job: Row, elapsed: float | None) -> JobSummary:
     start, end = job["start_time"], job["end_time"]
+    # The scheduler's word, unless the scheduler no longer knows the job.
+    state_word = job["state" if job["state"] == JobState.VANISHED else "state_word"]
     return JobSummary(
         cluster=job["cluster"], jobid=job["jobid"], job_id=job["id"], user=job["username"],
         group=job["groupname"],
         array_jobid=job["array_jobid"], array_index=job["array_index"],
         account=job["account"], partition=job["partition"], name=job["name"],
-        state=job["state"], state_word=_state_word(job),
+        state=job["state"], state_word=state_word,
         submit_time=job["submit_time"] * 1000,
         start_time=to_milliseconds(start), start_time_rfc3339=rfc3339(start),
         end_time=to_milliseconds(end), end_time_rfc3339=rfc3339(end),
@@ -122,11 +124,6 @@ def _job_use(job: Row) -> JobUse:
     )  # fmt: skip
 
 
-def _state_word(job: Row) -> str:
-    """The scheduler's word, unless the scheduler no longer knows the job."""
-    return str(job["state"] if job["state"] == JobState.VANISHED else job["state_word"])
-
-
 def _basis(job: Row) -> Basis:
     if not explain.is_measured(job):
         has_accounting = job["cpu_seconds"] is not None or job["peak_memory_bytes"] is not None
@@ -148,10 +145,6 @@ def _job_energy(job: Row, pue: float | None) -> JobEnergy:
     source = job["usage_source"] if job["energy_basis"] == MEASURED else job["energy_basis"] or ""
     missing = "" if measured is not None else explain.energy_missing(job)
     return JobEnergy(components, total, site, pue, source, missing)
-
-
-def _rounded(number: float | None) -> int | None:
-    return None if number is None else round(number)
 
 
 def _compare(inputs: ReportInput) -> Similar:

@@ -37,10 +37,6 @@ _MULTIPLE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)( %)? \* ([a-z]\w*)", re.ASCII)
 _WORD = re.compile(r"[A-Z][A-Z_]*|yes|no")
 
 
-class ConditionError(ValueError):
-    """The error in a condition, in one line."""
-
-
 class Comparison(NamedTuple):
     """A quantity compared with a number, a word, or a multiple of another quantity."""
 
@@ -90,7 +86,7 @@ ALWAYS = ConditionGroup(True, ())
 def parse_condition(raw: Any, units: Mapping[str, str]) -> Condition:
     """Parse a condition from YAML: a comparison, a list (all), {all: []} or {any: []}.
 
-    `units` has the known quantities; raises ConditionError.
+    `units` has the known quantities; raises ValueError with the error in one line.
     """
     if isinstance(raw, str):
         return _parse_comparison(raw, units)
@@ -102,7 +98,7 @@ def parse_condition(raw: Any, units: Mapping[str, str]) -> Condition:
             return ConditionGroup(
                 word == "all", tuple(parse_condition(part, units) for part in parts)
             )
-    raise ConditionError(
+    raise ValueError(
         f"expected a comparison, or all: or any: with a list of them, got {str(raw)[:80]!r}"
     )
 
@@ -110,13 +106,13 @@ def parse_condition(raw: Any, units: Mapping[str, str]) -> Condition:
 def _parse_comparison(text: str, units: Mapping[str, str]) -> Comparison:
     match = _COMPARISON.fullmatch(text.strip())
     if not match:
-        raise ConditionError(f"expected QUANTITY OPERATOR VALUE, got {text[:80]!r}")
+        raise ValueError(f"expected QUANTITY OPERATOR VALUE, got {text[:80]!r}")
     name, sign, right = match.groups()
     unit = _unit_of(name, units)
     compare = _OPERATORS[sign]
     if unit == "word":
         if not _WORD.fullmatch(right) or sign not in ("==", "!="):
-            raise ConditionError(f"{name} is a word: expected == or != and a word, got {text!r}")
+            raise ValueError(f"{name} is a word: expected == or != and a word, got {text!r}")
         return Comparison(text, name, compare, right)
     if number_match := _NUMBER.fullmatch(right):
         return Comparison(text, name, compare, _parse_number(number_match, name, unit))
@@ -125,7 +121,7 @@ def _parse_comparison(text: str, units: Mapping[str, str]) -> Comparison:
         return _compare_quantities(text, name, compare, factor, multiple_match[3], units)
     if right in units:
         return _compare_quantities(text, name, compare, 1.0, right, units)
-    raise ConditionError(
+    raise ValueError(
         f"{text!r}: expected a number, a quantity, or NUMBER * QUANTITY, got {right!r}"
     )
 
@@ -135,13 +131,13 @@ def _compare_quantities(
     units: Mapping[str, str],
 ) -> Comparison:  # fmt: skip
     if _unit_of(other, units) != _unit_of(name, units):
-        raise ConditionError(f"{text!r}: {name} and {other} have different units")
+        raise ValueError(f"{text!r}: {name} and {other} have different units")
     return Comparison(text, name, compare, factor, other)
 
 
 def _unit_of(name: str, units: Mapping[str, str]) -> str:
     if name not in units:
-        raise ConditionError(f"unknown quantity {name!r}; known are {', '.join(units)}")
+        raise ValueError(f"unknown quantity {name!r}; known are {', '.join(units)}")
     return units[name]
 
 
@@ -150,8 +146,8 @@ def _parse_number(match: re.Match[str], name: str, unit: str) -> float:
     if unit_name is None:
         return number
     if unit_name not in _UNITS:
-        raise ConditionError(f"unknown unit {unit_name!r}; known are {', '.join(_UNITS)}")
+        raise ValueError(f"unknown unit {unit_name!r}; known are {', '.join(_UNITS)}")
     kind, factor = _UNITS[unit_name]
     if kind != unit:
-        raise ConditionError(f"{name} is in {unit}, not in {unit_name}")
+        raise ValueError(f"{name} is in {unit}, not in {unit_name}")
     return number * factor

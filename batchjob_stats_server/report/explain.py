@@ -108,15 +108,11 @@ def memory_ratio(job: Row) -> EfficiencyRatio:
         formula = "peak memory, page cache included / memory of the same nodes"
     ratio, missing = job["memory_efficiency"], ""
     if ratio is None:
-        missing = _missing_reason(job, _memory_limit(job), "memory limit") or _memory_missing(job)
+        missing = _missing_reason(job, _memory_limit(job), "memory limit")
+        if not missing and job["memory_basis"] is None and job["peak_memory_bytes"] is not None:
+            missing = "accounting samples memory too rarely for such a short job"
     found = _efficiency_ratio(job, "memory", ratio, formula, missing, job["memory_basis"])
     return found._replace(reclaimable=job["memory_short"] == 0)
-
-
-def _memory_missing(job: Row) -> str:
-    if job["memory_basis"] is None and job["peak_memory_bytes"] is not None:
-        return "accounting samples memory too rarely for such a short job"
-    return ""
 
 
 def gpu_ratio(job: Row) -> EfficiencyRatio | None:
@@ -189,8 +185,9 @@ def _efficiency_ratio(
     job: Row, what: str, ratio: float | None, formula: str, missing: str, basis: str | None
 ) -> EfficiencyRatio:
     reason = "" if ratio is not None else missing or "nothing was measured"
-    until = measured_until_milliseconds(job) if basis == MEASURED else None
-    return EfficiencyRatio(what, ratio, formula, reason, until)
+    until, end = job["usage_until_time"], job["end_time"]
+    ran_on = basis == MEASURED and is_measured(job) and end is not None and until < end
+    return EfficiencyRatio(what, ratio, formula, reason, until * 1000 if ran_on else None)
 
 
 def energy_missing(job: Row) -> str:
@@ -199,12 +196,6 @@ def energy_missing(job: Row) -> str:
     if is_measured(job) and (measured_nodes < allocated_nodes or ENERGY_MISSING in doubts(job)):
         return "it was not measured on all of the job's nodes"
     return "no energy was measured"
-
-
-def measured_until_milliseconds(job: Row) -> int | None:
-    """When a job was last measured, if that was before its end; epoch milliseconds."""
-    until, end = job["usage_until_time"], job["end_time"]
-    return until * 1000 if is_measured(job) and end is not None and until < end else None
 
 
 def is_cpu_final(job: Row) -> bool:

@@ -12,7 +12,7 @@ from batchjob_stats_server.report import explain, right_size
 from batchjob_stats_server.report.conditions import FactValue, FactValues
 from batchjob_stats_server.report.headline import ending_signal
 from batchjob_stats_server.report.model import ReportInput
-from batchjob_stats_server.report.resubmission import memory_words, time_words
+from batchjob_stats_server.report.right_size import memory_words, time_words
 
 
 class JobFact(NamedTuple):
@@ -44,21 +44,12 @@ def _elapsed(inputs: ReportInput) -> float | None:
 
 
 def _node_time_seconds(inputs: ReportInput) -> float | None:
-    """The time in which pressure was measured, summed over nodes."""
-    seconds: float | None = inputs.job["observed_seconds"]
-    return seconds and seconds * (inputs.job["usage_nodes"] or 0) * _measured_node_coverage(inputs)
-
-
-def _measured_node_coverage(inputs: ReportInput) -> float:
-    """Coverage of the measured nodes, without those that were not measured at all."""
-    job = inputs.job
+    """The time in which pressure was measured, summed over the nodes that were measured at all."""
+    job, seconds = inputs.job, inputs.job["observed_seconds"]
     nodes, seen = job["allocated_nodes"] or job["usage_nodes"], job["usage_nodes"]
-    return min(1.0, job["usage_coverage"] * nodes / seen) if seen else 0.0
-
-
-def _cpu_available_seconds(inputs: ReportInput) -> float | None:
-    seconds: float | None = inputs.job["cpu_available_seconds"]
-    return seconds
+    if not seconds or not seen:
+        return None
+    return float(seconds * seen * min(1.0, job["usage_coverage"] * nodes / seen))
 
 
 def _cpus_used(inputs: ReportInput) -> FactValue:
@@ -82,12 +73,11 @@ def _times_nodes(
     of_node: Callable[[ReportInput], float | None],
 ) -> Callable[[ReportInput], FactValue]:
     """An amount of each node, for all nodes."""
-
-    def value(inputs: ReportInput) -> FactValue:
-        amount = of_node(inputs)
-        return None if amount is None else amount * (inputs.job["allocated_nodes"] or 1)
-
-    return value
+    return lambda inputs: (
+        None
+        if (amount := of_node(inputs)) is None
+        else amount * (inputs.job["allocated_nodes"] or 1)
+    )
 
 
 def _in_words(
@@ -107,14 +97,11 @@ def _gpus_in_use(inputs: ReportInput) -> FactValue:
     return None if unused is None else len(inputs.gpus) - unused
 
 
-def _gpu_ratios(inputs: ReportInput) -> list[float]:
-    ratios = [row["utilization_ratio"] for row in inputs.gpus]
-    return [] if None in ratios else ratios
-
-
 def _idle_gpus(inputs: ReportInput) -> FactValue:
-    ratios = _gpu_ratios(inputs)
-    return sum(ratio < thresholds().idle_gpu for ratio in ratios) if ratios else None
+    ratios = [row["utilization_ratio"] for row in inputs.gpus]
+    if not ratios or None in ratios:
+        return None
+    return sum(float(ratio) < thresholds().idle_gpu for ratio in ratios)
 
 
 def _half_gpu_time(inputs: ReportInput) -> FactValue:
@@ -263,7 +250,7 @@ FACTS: Mapping[str, JobFact] = {
     "cpu_throttled_ratio": JobFact(
         "ratio",
         "Time throttled by the CPU quota / available CPU time.",
-        _usage_ratio("usage_throttled_seconds", _cpu_available_seconds),
+        _usage_ratio("usage_throttled_seconds", lambda m: m.job["cpu_available_seconds"]),
     ),
     "cpu_waiting_ratio": JobFact(
         "ratio",

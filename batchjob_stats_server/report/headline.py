@@ -189,9 +189,7 @@ def _describe_signal(number: int) -> str:
 def _reason_sentence(job: Row) -> str:
     """The scheduler's reason of the end, unless the exit code says the same."""
     reason = job["reason"] or ""
-    if reason in ("NonZeroExitCode", "RaisedSignal"):
-        return ""
-    if not _explains_end(job, reason):
+    if reason in ("NonZeroExitCode", "RaisedSignal") or not _explains_end(job, reason):
         return ""
     return f" The scheduler says: {explain_reason(job['source'], reason)}."
 
@@ -270,33 +268,30 @@ def _timeout(inputs: ReportInput) -> str:
 
 
 def _node_fail(inputs: ReportInput) -> str:
-    job = inputs.job
-    nodes = f" of {job['node_list']}" if job["node_list"] else ""
+    nodes = f" of {inputs.job['node_list']}" if inputs.job["node_list"] else ""
     return f"A node{nodes} failed while it ran. {_NOT_A_JOB_FAULT}; submit it again."
 
 
 def _cancelled(inputs: ReportInput) -> str:
     job = inputs.job
     by = job["cancelled_by"]
-    own = by in (job["username"], str(job["uid"]))
-    who = " by its owner" if by and own else f" by {_describe_user(by)}" if by else ""
+    if by in (job["username"], str(job["uid"])):
+        who = "its owner"
+    elif by in ("0", "root"):
+        who = "root or an administrator (uid 0)"
+    else:
+        who = f"uid {by}" if by.isdigit() else by
+    by_whom = f" by {who}" if by else ""
     when = "" if job["start_time"] is not None else " before it started"
-    return f"Cancelled{who}{when}.{_reason_sentence(job)}"
-
-
-def _describe_user(by: str) -> str:
-    if by in ("0", "root"):
-        return "root or an administrator (uid 0)"
-    return f"uid {by}" if by.isdigit() else by
+    return f"Cancelled{by_whom}{when}.{_reason_sentence(job)}"
 
 
 def _completed(inputs: ReportInput) -> str:
     """Only that a step ran out of memory; else nothing."""
-    oom_steps = _oom_steps(inputs)
-    if oom_steps:
-        where = _location(inputs.job, oom_steps)
-        return f"Completed, but out of memory{where}; its results may not be complete."
-    return ""
+    if not (oom_steps := _oom_steps(inputs)):
+        return ""
+    where = _location(inputs.job, oom_steps)
+    return f"Completed, but out of memory{where}; its results may not be complete."
 
 
 def _constant(text: str) -> Callable[[ReportInput], str]:

@@ -3,11 +3,12 @@
 `ReportInput`, at the end, is what reports are built from.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchjob.judgements import AT_LEAST
+from batchjob.runtime import formatting
 from batchjob.runtime.formatting import energy, format_count, format_duration, size
 from batchjob.schedulers.submission import NextRequest
 from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES, RUNNING
@@ -316,7 +317,7 @@ class ReportInput(NamedTuple):
     gpus: Sequence[Row] = ()
     emissions: Sequence[Row] = ()
     nodes: Sequence[NodeUse] = ()  # empty: unknown per node
-    gpu_memory: Mapping[str, float] = {}  # installed memory, by UUID and instance
+    gpu_memory: Mapping[str, int] = {}  # installed memory, by UUID and instance
     cpu_peaks: Mapping[str, float] = {}  # by node: the most CPUs in use between two samples
     similar: Sequence[Row] = ()  # with SIMILAR_JOB_COLUMNS, latest first
     alike: str = ""  # what they have in common
@@ -327,3 +328,18 @@ class ReportInput(NamedTuple):
     runs_of_name: Sequence[Row] = ()  # its latest other runs in any state, with NAMED_RUN_COLUMNS
     script: str = ""  # its batch script, if the site keeps it and it is the reader's own
     largest_node_bytes: float | None = None  # memory of the largest node of its cluster
+
+
+def format_emissions(grams: float) -> str:
+    """`120 g CO2e`, or kg."""
+    return f"{formatting.mass(grams)} CO2e"
+
+
+FORMATTERS: Mapping[str, Callable[[float], str]] = {
+    "bytes": formatting.size,
+    "seconds": formatting.format_clock,
+    "ratio": formatting.share,
+    "joules": formatting.energy,
+    "grams": format_emissions,
+    "count": formatting.digits,
+}

@@ -9,16 +9,9 @@ import yaml
 
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError, suggest_nearest
-from batchjob_stats_server.report.conditions import (
-    ALWAYS,
-    Condition,
-    ConditionError,
-    FactValues,
-    parse_condition,
-)
+from batchjob_stats_server.report.conditions import ALWAYS, Condition, FactValues, parse_condition
 from batchjob_stats_server.report.facts import UNITS
-from batchjob_stats_server.report.model import Advice, SkippedRule
-from batchjob_stats_server.report.units import FORMATTERS
+from batchjob_stats_server.report.model import FORMATTERS, Advice, SkippedRule
 
 SEVERITIES = ("serious", "warning", "info")
 _KEYS = ("id", "severity", "title", "applies", "needs", "when", "reason", "step")
@@ -110,7 +103,7 @@ def _parse_rule(where: str, raw: Any) -> AdviceRule:
 def _parse_rule_condition(where: str, raw: Any) -> Condition:
     try:
         return parse_condition(raw, UNITS)
-    except ConditionError as error:
+    except ValueError as error:
         raise SettingsError(f"{where}: {error}") from None
 
 

@@ -19,8 +19,13 @@ from batchjob.runtime.times import format_exact_time, format_time
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report.explain import END_UNKNOWN
-from batchjob_stats_server.report.model import Advice, Efficiency, JobSummary, Report
-from batchjob_stats_server.report.units import FORMATTERS, format_emissions
+from batchjob_stats_server.report.model import (
+    FORMATTERS,
+    Advice,
+    JobSummary,
+    Report,
+    format_emissions,
+)
 
 _MAX_TEXT_LENGTH = 500  # maximum characters of a text; the JSON form is complete
 _MAX_LINES = 16  # maximum nodes or GPUs; the JSON form is complete
@@ -164,20 +169,18 @@ def _usage_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
 
 def efficiency_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
     """The share of each resource that was used, or why it is not known."""
-    return (_efficiency_line(each, zone) for each in report.efficiency)
-
-
-def _efficiency_line(each: Efficiency, zone: tzinfo) -> ReportLine:
-    title = _TITLES[each.what]
-    if each.ratio is None:
-        return ReportLine(title, f"not known: {each.missing}")
-    format_value = FORMATTERS.get(each.unit, digits)
-    amounts = f"{format_value(each.used or 0)} of {format_value(each.available or 0)}"
-    text = f"{share(each.ratio)}, {amounts}{' GPUs' if each.unit == 'GPUs' else ''}"
-    text += f" ({each.formula})"
-    if each.until_time is not None:
-        text += f"; measured only up to {format_time(each.until_time / 1000, zone)}"
-    return ReportLine(title, text, each.ratio)
+    for each in report.efficiency:
+        title = _TITLES[each.what]
+        if each.ratio is None:
+            yield ReportLine(title, f"not known: {each.missing}")
+            continue
+        format_value = FORMATTERS.get(each.unit, digits)
+        amounts = f"{format_value(each.used or 0)} of {format_value(each.available or 0)}"
+        text = f"{share(each.ratio)}, {amounts}{' GPUs' if each.unit == 'GPUs' else ''}"
+        text += f" ({each.formula})"
+        if each.until_time is not None:
+            text += f"; measured only up to {format_time(each.until_time / 1000, zone)}"
+        yield ReportLine(title, text, each.ratio)
 
 
 def _node_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:

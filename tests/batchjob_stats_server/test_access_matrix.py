@@ -13,7 +13,7 @@ from batchjob_stats_db.database.subscriptions import Subscription
 from batchjob_stats_db.database.tokens import Maker, TokenRole
 from batchjob_stats_server import app
 from batchjob_stats_server.app import ROUTERS
-from batchjob_stats_server.promql.histories import TimeSeriesPool
+from batchjob_stats_server.turns import TimeSeriesPool
 from tests.batchjob_stats_server.api.recording import with_samples, write_sample_file
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
@@ -136,7 +136,7 @@ def services(services, tmp_path):
         row = Subscription(0, "bob", "end", "mail", "", "", "", "", "", 0, NOW)
         subscriptions.add(db, row)
     write_sample_file(tmp_path, "2", "bob", [NOW - 5000])
-    return with_samples(services, tmp_path)._replace(histories=TimeSeriesPool(()))
+    return with_samples(services, tmp_path)._replace(stores=TimeSeriesPool(()))
 
 
 def test_every_route_has_a_rule():

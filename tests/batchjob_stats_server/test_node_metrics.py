@@ -1,7 +1,7 @@
 """The node metrics that the server queries are those that the exporter has."""
 
 from batchjob_stats_server.cluster_readings import CLUSTER_METRICS
-from batchjob_stats_server.node_curves import NODE_CURVES
+from batchjob_stats_server.curves import NODE_CURVES
 from collectors.cluster import metrics as cluster
 from collectors.energy.metrics import NODE_ENERGY
 from collectors.node import METRICS, MODES

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 import pytest
 
 from batchjob_stats_db.database.engine import parse_url
-from batchjob_stats_server.threads import plan_threads
+from batchjob_stats_server.turns import plan_threads
 from tests.helpers.waiting import scaled, until
 
 SQLITE, POSTGRESQL = (
@@ -36,7 +36,7 @@ def test_costly_requests_leave_threads_to_others(monkeypatch, url, max_threads, 
 
 
 def test_short_work_on_sqlite_is_serial(monkeypatch):
-    monkeypatch.setattr("batchjob_stats_server.threads.LONGEST_WAIT_SECONDS", scaled(10))
+    monkeypatch.setattr("batchjob_stats_server.turns.LONGEST_WAIT_SECONDS", scaled(10))
     threads, running, running_counts = plan_threads(SQLITE, 8), [], []
 
     def work():

@@ -57,7 +57,7 @@ def test_callers_take_turns():
             requests.remove(begun)
             turns.end(*begun)
         assert order == ["alice", "alice", "bob", "eve", "alice", "bob", "alice", "alice"]
-        assert turns.count() == 0
+        assert turns.running + turns.waiting == 0
 
     run(scenario)
 
@@ -96,10 +96,10 @@ def test_cancelled_request_leaves_the_queue():
             with anyio.move_on_after(0.01):
                 async with turns.take("alice"):
                     raise AssertionError("it had no place")
-            assert turns.count() == 1
+            assert turns.running + turns.waiting == 1
         async with turns.take("alice"):
-            assert turns.count_running() == 1
-        assert turns.count() == 0
+            assert turns.running == 1
+        assert turns.running + turns.waiting == 0
 
     asyncio.run(scenario())
 
@@ -117,7 +117,7 @@ def test_request_cancelled_as_it_begins_gives_back_its_place():
             await asyncio.sleep(0)
         bob.cancel()
         await asyncio.wait([bob])
-        assert turns.count() == 0
+        assert turns.running + turns.waiting == 0
 
     asyncio.run(scenario())
 

@@ -11,8 +11,8 @@ from tests.helpers.crossed import Crossed, Recorder
 @pytest.mark.parametrize(
     ("path", "accept", "most"),
     [
-        ("/api/v1/jobs", "application/json", Crossed(21, 83)),
-        ("/", "text/html", Crossed(41, 157)),
+        ("/api/v1/jobs", "application/json", Crossed(18, 78)),
+        ("/", "text/html", Crossed(38, 148)),
     ],
     ids=["list", "start page"],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from batchjob_stats_server.api import health
+from batchjob_stats_server.api import me
 from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.options import SECRET_HEADER
 from grafana.generate.__main__ import FOLDER
@@ -37,7 +37,7 @@ def test_health_check_is_below_the_address_that_infinity_prefixes():
     (source,) = [each for each in sources if "customHealthCheckUrl" in each["jsonData"]]
     address = source["jsonData"]["customHealthCheckUrl"]
     assert address == f"{source['url']}/ready"
-    assert f"{PREFIX}/ready" in {route.path for route in health.router.routes}
+    assert f"{PREFIX}/ready" in {route.path for route in me.health.routes}
 
 
 def test_dashboard_providers_refer_to_existing_folders():

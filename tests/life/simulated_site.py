@@ -38,8 +38,8 @@ from batchjob_stats_server.options import (
     ServerSettings,
     ServerWebOptions,
 )
-from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import Services, build
+from batchjob_stats_server.turns import TimeSeriesPool
 from tests.batchjob_stats_server.serving import serving
 from tests.grafana import stack
 from tests.helpers.clock import Clock, set_sqlite_clock
@@ -259,5 +259,5 @@ def _build_services(
     )  # fmt: skip
     services = build(settings)
     services = services if with_prometheus else services._replace(tsdb=None)
-    histories = TimeSeriesPool([measurements] * 4)
-    return services._replace(histories=histories, clock=clock)
+    stores = TimeSeriesPool([measurements] * 4)
+    return services._replace(stores=stores, clock=clock)

@@ -6,7 +6,7 @@ from prometheus_client.exposition import generate_latest
 
 from batchjob_exporter.document import metrics_page
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
-from batchjob_stats_server.self_metrics import ServerMetrics
+from batchjob_stats_server.services import ServerMetrics
 
 NAME = re.compile(r"(?<![\w:])batchjob[_:][a-z0-9_:]+")
 

@@ -162,7 +162,7 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "GPUs by node and UUID": Guard(
         believed_by_id.node_claims_the_gpu_of_another,
-        {f"{_SERVER}.job_curves:without_port": returns("n000")},
+        {f"{_SERVER}.curves:without_port": returns("n000")},
     ),
     "runs of the owner of their file": Guard(
         believed_by_id.record_of_another_user_with_the_id_of_a_job,
@@ -208,7 +208,7 @@ GUARDS: Mapping[str, Guard] = {
     "waiting for the store": Guard(
         waits.store_of_time_series_that_hangs,
         {
-            f"{_SERVER}.threads:Threads.wait_for_store": is_now(
+            f"{_SERVER}.turns:Threads.wait_for_store": is_now(
                 lambda _, answers: [each.result() for each in answers]
             )
         },
@@ -286,13 +286,14 @@ GUARDS: Mapping[str, Guard] = {
     ),
     "audit of questions": Guard(
         audits.viewer_who_asks_for_sums_of_one_person,
-        {f"{_SERVER}.auth.audit:log_question": returns(None)},
+        {f"{_SERVER}.auth.rights:log_question": returns(None)},
     ),
     "audit of jobs seen": Guard(
         audits.viewer_who_reads_jobs_of_others,
-        {f"{_SERVER}.auth.audit:log_jobs_seen": returns(None)},
+        {f"{_SERVER}.auth.rights:log_jobs_seen": returns(None)},
     ),
     "audit of actions": Guard(
-        audits.user_who_tries_what_is_forbidden, {f"{_SERVER}.auth.audit:log_action": returns(None)}
+        audits.user_who_tries_what_is_forbidden,
+        {f"{_SERVER}.auth.rights:log_action": returns(None)},
     ),
 }

@@ -42,8 +42,8 @@ from batchjob_stats_server.options import (
     ServerSettings,
     ServerWebOptions,
 )
-from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import build
+from batchjob_stats_server.turns import TimeSeriesPool
 from tests.helpers.waiting import scaled, until
 
 NODES = [f"n{number:03}" for number in range(200)]
@@ -217,7 +217,7 @@ class Site:
         services = build(settings)
         pool = TimeSeriesPool([self.nodes, self.nodes])
         return services._replace(
-            clock=lambda: self.now, histories=pool, local_data=self.data,
+            clock=lambda: self.now, stores=pool, local_data=self.data,
             readings=ClusterReadings(pool, services.threads),
         )  # fmt: skip
 

@@ -27,7 +27,7 @@ MAX_CPU_SECONDS = 1.0  # 20 times what is needed, as the tests may share the CPU
 
 
 def confine_for_alice(query, window=MONTHS):
-    return confine(query, ALICE, window, QueryLimits()).text
+    return confine(query, ALICE, window, QueryLimits())[0]
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ def send_query(store, query):
             times = {"time": window.end} if path == "query" else window._asdict()
             form += [(name, str(value)) for name, value in times.items()]
             with contextlib.suppress(QueryError, Rejected, Unavailable):
-                form.append(("query", confine(query, ALICE, window, QueryLimits()).text))
+                form.append(("query", confine(query, ALICE, window, QueryLimits())[0]))
                 await tsdb.ask("alice", path, form, TIMEOUT_SECONDS)
         tsdb.close()
 

@@ -65,24 +65,15 @@ _MAX_LABELS = 8  # maximum days with a date below
 _LABEL_WIDTH = 64.0
 
 
-class DayChart(NamedTuple):
-    """Stacked columns, one per day."""
-
-    title: str
-    segments: Segments
-    columns: Sequence[tuple[int, tuple[float, ...]]]  # day, and the values of its segments
-    lines: Sequence[float]  # values of the lines of the scale, the highest at the top
-    format_value: Callable[[float], str]
-
-
 def day_chart(
-    title: str, segments: Segments, values: Mapping[int, tuple[float, ...]],
+    heading: str, title: str, segments: Segments, values: Mapping[int, tuple[float, ...]],
     since: int, until: int, format_value: Callable[[float], str], unit: float = 1.0,
     steps: Sequence[float] = (),
-) -> DayChart | None:  # fmt: skip
-    """A chart of the values of segments by day; None if all are zero.
+) -> Markup | None:  # fmt: skip
+    """Stacked columns of the values of segments by day, and the same as a table; None if all are 0.
 
-    `unit` and `steps` are those of `round_step`.
+    `heading`: the id of the heading that names it; `unit` and `steps` are those of `round_step`.
+    Functions are several times as fast as templates here: a chart has hundreds of numbers.
     """
     zeros = (0.0,) * len(segments)
     rows = [(day, values.get(day, zeros)) for day in range(since, until, DAY)]
@@ -91,72 +82,59 @@ def day_chart(
         return None
     step = round_step(highest, unit, steps)
     lines = [step * number for number in range(math.ceil(highest / step * (1 - 1e-9)) + 1)]
-    return DayChart(title, segments, rows, lines, format_value)
-
-
-def day_columns(chart: DayChart, heading: str) -> Markup:
-    """Render the chart, and the same as a table; `heading` is the id of the heading that names it.
-
-    Functions are several times as fast as templates here: a chart has hundreds of numbers.
-    """
-    title = escape(chart.title)
-    label_every = max(1, -(-len(chart.columns) // _MAX_LABELS))
-    bars = "".join(
-        _column(chart, index, labelled=not index % label_every)
-        for index in range(len(chart.columns))
-    )
-    return template_filters.trusted_html(
-        f'<figure class="chart"><figcaption>{title}{_legend(chart)}</figcaption>\n'
-        f'<div class="scroll" role="group" aria-labelledby="{heading}" tabindex="0">\n'
-        f'<svg class="columns" viewBox="-64 -8 {DAY_CHART_WIDTH + 72} {DAY_CHART_HEIGHT + 32}" '
-        f'role="img" aria-label="{title} by day; the table below has the numbers">\n'
-        f"{_scale(chart)}{bars}</svg></div>\n"
-        f"<details><summary>Show as a table</summary>{_data_table(chart)}</details></figure>"
-    )
-
-
-def _legend(chart: DayChart) -> str:
-    if len(chart.segments) < 2:
-        return ""
-    keys = (
-        f'<span class="key {css_class}">{escape(name)}</span>'
-        for name, css_class in chart.segments.items()
-    )
-    return ": " + "".join(keys)
-
-
-def _scale(chart: DayChart) -> str:
-    heights = (
-        (value, round(DAY_CHART_HEIGHT * (1 - value / chart.lines[-1]), 1)) for value in chart.lines
-    )
-    return "".join(
+    heights = ((value, round(DAY_CHART_HEIGHT * (1 - value / lines[-1]), 1)) for value in lines)
+    scale = "".join(
         f'<line class="grid" x1="0" x2="{DAY_CHART_WIDTH}" y1="{y}" y2="{y}"/>'
         f'<text x="-6" y="{y + 4}" text-anchor="end">'
-        f"{escape(chart.format_value(value)) if value else '0'}</text>\n"
+        f"{escape(format_value(value)) if value else '0'}</text>\n"
         for value, y in heights
+    )
+    label_every = max(1, -(-len(rows) // _MAX_LABELS))
+    bars, table_rows = "", ""
+    for index, (day_time, row) in enumerate(rows):
+        day, texts = template_filters.date(day_time), [escape(format_value(each)) for each in row]
+        x, width = index * DAY_CHART_WIDTH / len(rows), DAY_CHART_WIDTH / len(rows)
+        boxes = _boxes(segments, row, lines[-1], x, width)
+        names = ", ".join(
+            f"{text} {escape(name)}" for text, name in zip(texts, segments, strict=True)
+        )
+        bars += (
+            f'<g class="column"><title>{day}: {names}</title><rect class="hit" x="{x}" y="0" '
+            f'width="{width}" height="{DAY_CHART_HEIGHT}"/>{boxes}</g>'
+            f"{'' if index % label_every else _label(day, x)}\n"
+        )
+        cells = "".join(f'<td class="n">{text}</td>' for text in texts)
+        table_rows += f'<tr><th scope="row">{day}</th>{cells}</tr>'
+    title = escape(title)
+    keys = "".join(
+        f'<span class="key {css_class}">{escape(name)}</span>'
+        for name, css_class in segments.items()
+    )
+    headings = "".join(f'<th scope="col" class="n">{escape(name)}</th>' for name in segments)
+    return template_filters.trusted_html(
+        f'<figure class="chart"><figcaption>{title}{f": {keys}" if len(segments) > 1 else ""}'
+        f'</figcaption>\n<div class="scroll" role="group" aria-labelledby="{heading}" tabindex="0">'
+        f'\n<svg class="columns" viewBox="-64 -8 {DAY_CHART_WIDTH + 72} {DAY_CHART_HEIGHT + 32}" '
+        f'role="img" aria-label="{title} by day; the table below has the numbers">\n'
+        f"{scale}{bars}</svg></div>\n<details><summary>Show as a table</summary>"
+        f'<table><caption class="visually-hidden">{title} by day</caption>'
+        f'<thead><tr><th scope="col">Day (UTC)</th>{headings}</tr></thead>'
+        f"<tbody>{table_rows}</tbody></table></details></figure>"
     )
 
 
-def _column(chart: DayChart, index: int, *, labelled: bool) -> str:
-    """The column of a day, stacked from bottom to top, below a target for the pointer."""
-    day_time, values = chart.columns[index]
-    day, step = template_filters.date(day_time), DAY_CHART_WIDTH / len(chart.columns)
-    gap, x, y = min(2.0, step * 0.2), index * step, DAY_CHART_HEIGHT
-    description, boxes = [], ""
-    for (name, css_class), value in zip(chart.segments.items(), values, strict=True):
-        description.append(f"{escape(chart.format_value(value))} {escape(name)}")
-        height = DAY_CHART_HEIGHT * min(value / chart.lines[-1], 1)
+def _boxes(segments: Segments, values: Sequence[float], top: float, x: float, width: float) -> str:
+    """The boxes of a day, stacked from bottom to top."""
+    gap, y, boxes = min(2.0, width * 0.2), DAY_CHART_HEIGHT, ""
+    for css_class, value in zip(segments.values(), values, strict=True):
+        height = DAY_CHART_HEIGHT * min(value / top, 1)
         y -= height
         if round(height, 2):
             boxes += (
                 f'<rect class="part {css_class}" x="{round(x + gap / 2, 2)}" y="{round(y, 2)}" '
-                f'width="{round(step - gap, 2)}" height="{round(height, 2)}"/>'
+                f'width="{round(width - gap, 2)}" height="{round(height, 2)}"/>'
             )
-    label = _label(day, x) if labelled else ""
-    return (
-        f'<g class="column"><title>{day}: {", ".join(description)}</title><rect class="hit" '
-        f'x="{x}" y="0" width="{step}" height="{DAY_CHART_HEIGHT}"/>{boxes}</g>{label}\n'
-    )
+    return boxes
 
 
 def _label(day: str, x: float) -> str:
@@ -166,21 +144,6 @@ def _label(day: str, x: float) -> str:
     else:
         anchor = ""
     return f'<text x="{x}" y="{DAY_CHART_HEIGHT + 16}"{anchor}>{day}</text>'
-
-
-def _data_table(chart: DayChart) -> str:
-    headings = "".join(f'<th scope="col" class="n">{escape(name)}</th>' for name in chart.segments)
-    rows = "".join(
-        f'<tr><th scope="row">{template_filters.date(day)}</th>'
-        + "".join(f'<td class="n">{escape(chart.format_value(value))}</td>' for value in values)
-        + "</tr>"
-        for day, values in chart.columns
-    )
-    return (
-        f'<table><caption class="visually-hidden">{escape(chart.title)} by day</caption>'
-        f'<thead><tr><th scope="col">Day (UTC)</th>{headings}</tr></thead>'
-        f"<tbody>{rows}</tbody></table>"
-    )
 
 
 class LaneSpan(NamedTuple):

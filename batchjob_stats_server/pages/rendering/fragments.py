@@ -84,13 +84,13 @@ def sparkline(line: Sparkline | None) -> Markup:
     """A sparkline as SVG; None: it was not ready in time."""
     if line is None:
         return _NOT_READY
-    if not line.path:
-        return absent(line.description)
-    description = escape(line.description)
+    path, description = line[0], escape(line[1])
+    if not path:
+        return absent(description)
     return trusted_html(
         '<svg class="spark" viewBox="0 -1 100 22" preserveAspectRatio="none" role="img" '
         f'aria-label="{description}"><title>{description}</title>'
-        f'<path class="line" d="{line.path}"/></svg>'
+        f'<path class="line" d="{path}"/></svg>'
     )
 
 

@@ -1,6 +1,5 @@
 """Rendering of all pages: templates, headers, the signed-in user, and error pages."""
 
-import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,7 +15,6 @@ from batchjob import __version__
 from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers import registry
-from batchjob_stats_server.api.answers import run_in_thread
 from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.auth.browser_session import cookie_name, delete_cookie
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller, principal_or_none
@@ -25,7 +23,6 @@ from batchjob_stats_server.pages.rendering import (
     charts,
     fragments,
     links,
-    plot_zones,
     template_filters,
     usage_bars,
 )
@@ -84,7 +81,7 @@ def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
         elapsed_seconds=elapsed_seconds, elapsed_missing=elapsed_missing,
         explains_end=registry.explains_end,
         gpu_cell_class=usage_bars.gpu_cell_class, charts=charts,
-        fragments=fragments, zones_json=plot_zones.as_json, day_columns=charts.day_columns,
+        fragments=fragments, zones_json=usage_bars.as_json,
         exit_code=format_exit_code,
     )  # fmt: skip
     return PageEnvironment(
@@ -162,17 +159,6 @@ async def _page_renderer(request: Request, caller: CurrentCaller) -> PageRendere
 
 
 RequestPage = Annotated[PageRenderer, Depends(_page_renderer)]
-
-
-def costly(route: Callable[..., Response]) -> Callable[..., Awaitable[Response]]:
-    """Decorate a route with expensive queries: it waits in the queue that is fair to users."""
-
-    @functools.wraps(route)
-    async def queued(**arguments: Any) -> Response:
-        page: PageRenderer = arguments["page"]
-        return await run_in_thread(page, lambda: route(**arguments))
-
-    return queued
 
 
 def public_page(

@@ -104,10 +104,11 @@ def columns(
 
 def body(rows: Sequence[Row], table_columns: Sequence[ListColumn], context: TableContext) -> Markup:
     closing_tags = ["</th>"] + ["</td>"] * len(table_columns)  # closing tag of the previous cell
-    cells = [
-        (end + _cell_start(each), each.render_cell)
-        for end, each in zip(closing_tags, table_columns, strict=False)
-    ]
+    cells = []
+    for end, column in zip(closing_tags, table_columns, strict=False):
+        style = f' class="{column.style}"' if column.style else ""
+        label = column.label or column.title
+        cells.append((f'{end}<td role="cell"{style} data-label="{label}">', column.render_cell))
     pieces: list[str] = []
     for row in rows:
         pieces.append(_row_start(row))
@@ -118,11 +119,6 @@ def body(rows: Sequence[Row], table_columns: Sequence[ListColumn], context: Tabl
         ]
         pieces.append("</td></tr>\n")
     return template_filters.trusted_html("".join(pieces))
-
-
-def _cell_start(column: ListColumn) -> str:
-    style = f' class="{column.style}"' if column.style else ""
-    return f'<td role="cell"{style} data-label="{column.label or column.title}">'
 
 
 def _row_start(row: Row) -> str:
@@ -153,10 +149,6 @@ def _time_column(title: str, key: str, missing: str) -> ListColumn:
     return ListColumn(title, key, render_cell)
 
 
-def _state_cell(row: Row, _: TableContext) -> str:
-    return str(fragments.job_state(row))
-
-
 def _waiting_cell(row: Row, context: TableContext) -> str:
     waited = explain.waiting_seconds(row, context.now)
     if waited is None:
@@ -170,11 +162,14 @@ def _elapsed_cell(row: Row, context: TableContext) -> str:
     return absent(missing) if seconds is None else template_filters.duration(seconds)
 
 
-def _count_column(title: str, sort: str, key: str) -> ListColumn:
-    dash = absent(NOT_REPORTED)
+def _number_column(
+    title: str, sort: str, key: str, missing: str = NOT_REPORTED,
+    format_value: Callable[..., str] = template_filters.number,
+) -> ListColumn:  # fmt: skip
+    dash = absent(missing)
 
     def render_cell(row: Row, _: TableContext) -> str:
-        return dash if row[key] is None else template_filters.number(row[key])
+        return dash if row[key] is None else format_value(row[key])
 
     return ListColumn(title, sort, render_cell, "n")
 
@@ -215,22 +210,6 @@ def _gpu_cell(row: Row, context: TableContext) -> str:
     return f"{_measured_bar(used, row)}{cells}"
 
 
-def _multiprocessors_cell(row: Row, _: TableContext) -> str:
-    ratio = row["usage_gpu_sm_active_ratio"]
-    return (
-        absent("measured on Hopper and later") if ratio is None else template_filters.percent(ratio)
-    )
-
-
-def _peak_memory_cell(row: Row, _: TableContext) -> str:
-    size = row["memory_used_bytes"]
-    return absent("not measured") if size is None else template_filters.size(size)
-
-
-def _sparkline_cell(row: Row, context: TableContext) -> str:
-    return fragments.sparkline((context.sparklines or {}).get(row["id"]))
-
-
 def _energy_cell(row: Row, _: TableContext) -> str:
     joules = row["energy_used_joules"]
     missing = explain.energy_missing(row) if joules is None else ""
@@ -246,7 +225,7 @@ def _exit_cell(row: Row, _: TableContext) -> str:
 
 _OWNER_COLUMNS = {
     "name": ListColumn("Name", "name", lambda row, _: fragments.job_name(row), "name"),
-    "state": ListColumn("State", "state", _state_cell),
+    "state": ListColumn("State", "state", lambda row, _: fragments.job_state(row)),
     "user": ListColumn("User", "user", lambda row, _: fragments.user_link(row["username"]), "user"),
     "account": _text_column("Account", "account", "no account is known"),
     "cluster": ListColumn("Cluster", "", lambda row, _: fragments.cluster_link(row["cluster"])),
@@ -256,17 +235,17 @@ _OWNER_COLUMNS = {
 }
 _WAITING_COLUMNS = {
     "elapsed": ListColumn("Waiting", "elapsed_seconds", _waiting_cell, "n"),
-    "nodes": _count_column("Nodes", "allocated_nodes", "requested_nodes"),
-    "cpus": _count_column("CPUs", "allocated_cpus", "requested_cpus"),
+    "nodes": _number_column("Nodes", "allocated_nodes", "requested_nodes"),
+    "cpus": _number_column("CPUs", "allocated_cpus", "requested_cpus"),
     "gpus": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "requested_gpus"), "n"),
     "reason": _text_column("Reason", "reason", "the scheduler gives no reason")._replace(sort=""),
 }
-_ALLOCATED_CPUS = _count_column("CPUs", "allocated_cpus", "allocated_cpus")
+_ALLOCATED_CPUS = _number_column("CPUs", "allocated_cpus", "allocated_cpus")
 _STARTED_COLUMNS = {
     "started": _time_column("Started", "start_time", "it has not started"),
     "ended": _time_column("Ended", "end_time", "it has not ended"),
     "elapsed": ListColumn("Elapsed", "elapsed_seconds", _elapsed_cell, "n"),
-    "nodes": _count_column("Nodes", "allocated_nodes", "allocated_nodes"),
+    "nodes": _number_column("Nodes", "allocated_nodes", "allocated_nodes"),
     "cpus": _ALLOCATED_CPUS._replace(render_cell=_held_cpus_cell),
     "gpus": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "gpus_held"), "n"),
     "time": ListColumn("Time used", "time_efficiency", _time_used_cell, "n"),
@@ -282,10 +261,26 @@ _STARTED_COLUMNS = {
         lambda row, _: _measured_bar(explain.memory_ratio(row), row),
         label="Memory used",
     ),
-    "peak": ListColumn("Peak memory", "usage_memory_peak_bytes", _peak_memory_cell, "n"),
+    "peak": _number_column(
+        "Peak memory",
+        "usage_memory_peak_bytes",
+        "memory_used_bytes",
+        "not measured",
+        template_filters.size,
+    ),
     "gpu": ListColumn("GPU", "usage_gpu_utilization_ratio", _gpu_cell, label="GPU used"),
-    "gpu_sm": ListColumn("SMs", "usage_gpu_sm_active_ratio", _multiprocessors_cell, "n"),
-    "cpu_line": ListColumn(COLUMN_TITLES["cpu_line"], "", _sparkline_cell),
+    "gpu_sm": _number_column(
+        "SMs",
+        "usage_gpu_sm_active_ratio",
+        "usage_gpu_sm_active_ratio",
+        "measured on Hopper and later",
+        template_filters.percent,
+    ),
+    "cpu_line": ListColumn(
+        COLUMN_TITLES["cpu_line"],
+        "",
+        lambda row, context: fragments.sparkline((context.sparklines or {}).get(row["id"])),
+    ),
     "energy": ListColumn("Energy", "energy_used_joules", _energy_cell, "n"),
     "exit": ListColumn("Exit", "", _exit_cell, "n"),
 }

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 from urllib.parse import quote, quote_plus, urlsplit
 
 from sqlalchemy.engine import RowMapping
@@ -51,24 +50,19 @@ def job_path(row: Row) -> str:
     return f"/jobs/{_quote(row['jobid'])}?cluster={cluster}&submitted={submitted}{run}"
 
 
-class Reference(NamedTuple):
-    """A reference to a run of a job, or to the latest of its id."""
-
-    jobid: str
-    cluster: str | None = None
-    submit_time: int | None = None
-    run: int | None = None
-
-    def find(self, runs: Iterable[RowMapping]) -> RowMapping | None:
-        """The first run to which it refers, among the runs of its id."""
-        for row in runs:
-            if (
-                self.cluster in (None, row["cluster"])
-                and self.submit_time in (None, row["submit_time"])
-                and self.run in (None, row["run"])
-            ):
-                return row
-        return None
+def find_run(
+    runs: Iterable[RowMapping], cluster: str | None = None, submit_time: int | None = None,
+    run: int | None = None,
+) -> RowMapping | None:  # fmt: skip
+    """The first of the runs of an id that fits, by default the latest."""
+    for row in runs:
+        if (
+            cluster in (None, row["cluster"])
+            and submit_time in (None, row["submit_time"])
+            and run in (None, row["run"])
+        ):
+            return row
+    return None
 
 
 def reference(row: Row) -> str:
@@ -81,13 +75,13 @@ def references(rows: Sequence[Row], without: Row) -> tuple[str, ...]:
     return tuple(reference(row) for row in rows if row["id"] != without["id"])
 
 
-def parse_reference(text: str) -> Reference:
-    """Parse the result of `reference`, `cluster:jobid`, or a job id."""
+def parse_reference(text: str) -> tuple[str, str | None, int | None, int | None]:
+    """Id, cluster, time of submission and run from a `reference`, `cluster:jobid`, or a job id."""
     match text.split(":", 3):
         case [cluster, time, run, jobid] if time.isdigit() and run.isdigit() and len(time) < 13:
-            return Reference(jobid, cluster, int(time), int(run[:9]))
+            return jobid, cluster, int(time), int(run[:9])
         case [jobid]:
-            return Reference(jobid)
+            return jobid, None, None, None
         case [cluster, jobid]:
-            return Reference(jobid, cluster)
+            return jobid, cluster, None, None
     raise Problem(422, f"job: expected a job id, or CLUSTER:ID, got {text[:80]}")

@@ -9,7 +9,6 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -18,7 +17,7 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.timeseries.base import TimeSeries, TimeSeriesError
-from batchjob_stats_server.job_curves import job_series
+from batchjob_stats_server.curves import job_series
 from batchjob_stats_server.pages.rendering import charts, template_filters
 from batchjob_stats_server.services import Services
 
@@ -32,11 +31,8 @@ _CACHE_SIZE = 5000
 _THREADS = 2
 
 
-class Sparkline(NamedTuple):
-    """A line and its description; without a path, the description says why."""
-
-    path: str
-    description: str
+Sparkline = tuple[str, str]
+"""An SVG path and its description; without a path, the description says why."""
 
 
 class Sparklines:
@@ -54,13 +50,15 @@ class Sparklines:
         self, services: Services, db: Connection, access: Access, rows: Sequence[RowMapping]
     ) -> Mapping[int, Sparkline] | None:
         """The sparklines of these jobs, by row id; None: there is no time series database."""
-        if not services.histories.has_store:
+        if not services.stores.has_store:
             return None
         now = services.clock()
         started = [row for row in rows if row["start_time"] is not None][:_MAX_JOBS]
         sparklines, missing = {}, {}
         for row in started:
-            if sparkline := self._cached(row["id"], now):
+            with self._lock:
+                sparkline, expiry_time = self._cache.get(row["id"], (None, 0.0))
+            if sparkline and now < expiry_time:
                 sparklines[row["id"]] = sparkline
             else:
                 missing[row["id"]] = row
@@ -76,17 +74,12 @@ class Sparklines:
                 sparklines[number] = future.result()
         return sparklines
 
-    def _cached(self, number: int, now: float) -> Sparkline | None:
-        with self._lock:
-            sparkline, expiry_time = self._cache.get(number, (None, 0.0))
-        return sparkline if now < expiry_time else None
-
     def _query(
         self, services: Services, job: JobToMeasure, row: RowMapping, now: float
     ) -> Sparkline:
         try:
-            with services.histories.acquire() as history:
-                series = list(job_series(history, job, [CURVES["cpu"]], _INTERVALS))
+            with services.stores.acquire() as store:
+                series = list(job_series(store, job, [CURVES["cpu"]], _INTERVALS))
         except TimeSeriesError as error:
             log.info("no sparkline of job %s: %s", job.jobid, error)
             raise
@@ -109,14 +102,14 @@ def cpu_sparkline(series: Iterable[TimeSeries], cpus: float | None) -> Sparkline
         for point in one.points:
             used[point.time] = used.get(point.time, 0.0) + point.mean
     if not used:
-        return Sparkline("", "not measured")
+        return "", "not measured"
     points, values = sorted(used.items()), list(used.values())
     if len(points) == 1:  # a line needs two points
         points.append((points[0][0] + 1, points[0][1]))
     # The scale is the maximum number of CPUs used, rounded up: an idle job's line is at the bottom.
     path = charts.line_path(points, WIDTH, HEIGHT, cpus or max(1, math.ceil(max(values))))
     if not any(values):
-        return Sparkline(path, "no CPU was used")
+        return path, "no CPU was used"
 
     def format_cpus(value: float) -> str:
         if cpus:
@@ -124,4 +117,4 @@ def cpu_sparkline(series: Iterable[TimeSeries], cpus: float | None) -> Sparkline
         return f"{template_filters.number(value)} CPUs"
 
     lowest, mean, highest = map(format_cpus, (min(values), sum(values) / len(values), max(values)))
-    return Sparkline(path, f"CPU use between {lowest} and {highest}, mean {mean}")
+    return path, f"CPU use between {lowest} and {highest}, mean {mean}"

@@ -16,7 +16,7 @@ from batchjob_stats_db.measure.coverage import (
 )
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesQuery
-from batchjob_stats_server.job_curves import job_series
+from batchjob_stats_server.curves import job_series
 from tests.batchjob_stats_db.conftest import NOW
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line

@@ -5,8 +5,7 @@ from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server.options import SamplesOptions
-from batchjob_stats_server.promql.histories import TimeSeriesPool
-from batchjob_stats_server.turns import Turns
+from batchjob_stats_server.turns import TimeSeriesPool, Turns
 
 
 def job_sample(seconds, **more):
@@ -40,5 +39,5 @@ def with_samples(services, samples, streams=4):
     return services._replace(
         settings=services.settings._replace(samples=options),
         streams=Turns(streams, 2, "the sample files"),
-        histories=TimeSeriesPool([SampleHistory(samples)]),
+        stores=TimeSeriesPool([SampleHistory(samples)]),
     )

@@ -2,7 +2,7 @@
 
 from batchjob.quantities.curves import CURVES
 from batchjob_stats_db.timeseries.base import Point, TimeSeries
-from batchjob_stats_server.job_curves import JobGpu, JobSeries, aggregate
+from batchjob_stats_server.curves import JobGpu, JobSeries, aggregate
 
 
 def node_series(node, *points, part=""):

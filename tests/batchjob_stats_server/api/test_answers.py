@@ -14,8 +14,8 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
 from batchjob_stats_server.api.jobs import PART_ROWS
-from batchjob_stats_server.api.one_job import REPORT_ROWS
 from batchjob_stats_server.api.params import REPEATABLE
+from batchjob_stats_server.api.report import REPORT_ROWS
 from batchjob_stats_server.options import LimitOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server import example_site

@@ -29,7 +29,7 @@ from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
 from batchjob_stats_server.main import open_listener
-from batchjob_stats_server.promql.histories import TimeSeriesPool
+from batchjob_stats_server.turns import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import SERVERS, line
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 from tests.helpers.waiting import scaled
@@ -99,7 +99,7 @@ def services_with_store(services, store):
         job_id = db.execute(first).scalar_one()
         node = {"job_id": job_id, "cluster": "c1", "node": "n002"}
         db.execute(sa.insert(schema.job_node).values(node))
-    return services._replace(histories=TimeSeriesPool([Prometheus(Endpoint(store))]))
+    return services._replace(stores=TimeSeriesPool([Prometheus(Endpoint(store))]))
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_query_of_every_curve_is_accepted(get_metrics, first_run_params, metric)
 
 def test_unreachable_store_answers_503(services, proxy_client):
     unreachable = Prometheus(Endpoint("http://127.0.0.1:1", timeout_seconds=1))
-    services_without_store = services._replace(histories=TimeSeriesPool([unreachable]))
+    services_without_store = services._replace(stores=TimeSeriesPool([unreachable]))
     assert (
         request_metrics(services_without_store, "1", status=503)["detail"]
         == "the time series database does not answer"
@@ -252,8 +252,8 @@ def test_unreachable_store_answers_503(services, proxy_client):
 
 
 def test_too_many_concurrent_requests_answer_503(services_with_store, get_metrics, monkeypatch):
-    monkeypatch.setattr("batchjob_stats_server.promql.histories.ACQUIRE_TIMEOUT_SECONDS", 0.01)
-    with services_with_store.histories.acquire():
+    monkeypatch.setattr("batchjob_stats_server.turns.ACQUIRE_TIMEOUT_SECONDS", 0.01)
+    with services_with_store.stores.acquire():
         assert "too many" in get_metrics("1", status=503)["detail"]
 
 
@@ -273,7 +273,7 @@ def test_slow_store_does_not_delay_other_requests(services):
             released.wait(scaled(20))
             return []
 
-    application = app.make(services._replace(histories=TimeSeriesPool([SlowStore()])))
+    application = app.make(services._replace(stores=TimeSeriesPool([SlowStore()])))
     headers = {"X-Grafana-User": "vera", "X-Batchjob-Secret": SECRET}
     with (
         TestClient(application, client=(PROXY, 50000), headers=headers) as client,

@@ -8,7 +8,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.timeseries.prometheus_client import Endpoint
 from batchjob_stats_db.timeseries.prometheus_store import Prometheus
 from batchjob_stats_server import app
-from batchjob_stats_server.promql.histories import TimeSeriesPool
+from batchjob_stats_server.turns import TimeSeriesPool
 from tests.batchjob_stats_db.tsdb import SERVERS, line
 from tests.batchjob_stats_server.conftest import NOW, PROXY, SECRET
 
@@ -55,7 +55,7 @@ def get_report(services, path, user="vera", status=200, accept="*/*", **params):
 
 @pytest.fixture
 def services_with_store(services, store):
-    return services._replace(histories=TimeSeriesPool([Prometheus(Endpoint(store))]))
+    return services._replace(stores=TimeSeriesPool([Prometheus(Endpoint(store))]))
 
 
 def advice_by_rule(answer):
@@ -70,7 +70,7 @@ def test_report_without_time_series_store(services):
 
 def test_report_with_unreachable_store_is_made_from_the_database(services):
     unreachable = TimeSeriesPool([Prometheus(Endpoint("http://127.0.0.1:1", timeout_seconds=1))])
-    report = get_report(services._replace(histories=unreachable), "3").json()
+    report = get_report(services._replace(stores=unreachable), "3").json()
     assert report["job"]["user"] == "carol"
     assert report["nodes"] == []
 

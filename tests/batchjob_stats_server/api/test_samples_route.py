@@ -74,7 +74,7 @@ def test_follow_streams_running_job_to_its_end(proxy_client, samples, services):
         thread.join()
         writer.close()
     assert sample_times(answer) == [begin + 5 * number for number in range(1, 6)]
-    assert services.streams.count() == 0
+    assert services.streams.running == 0
 
 
 def test_limit_does_not_load_all_samples_into_memory(proxy_client, samples):

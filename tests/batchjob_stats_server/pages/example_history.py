@@ -10,8 +10,8 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesValue, TimeSeries
 from batchjob_stats_db.timeseries.resample import equal_bins as cut_of
 from batchjob_stats_server.cluster_readings import ClusterReadings
-from batchjob_stats_server.promql.histories import TimeSeriesPool
 from batchjob_stats_server.services import Services
+from batchjob_stats_server.turns import TimeSeriesPool
 from tests.batchjob_stats_server import example_site
 
 J = "batchjob_job_"
@@ -221,9 +221,9 @@ class ExampleHistory:
 def with_example_history(services: Services, seconds: float = 60.0) -> Services:
     """Services of the example site with these measurements; pages wait `seconds` for them."""
     services.threads.store_seconds = seconds
-    histories = TimeSeriesPool([ExampleHistory(services.reader) for _ in range(4)])
+    stores = TimeSeriesPool([ExampleHistory(services.reader) for _ in range(4)])
     return services._replace(
-        histories=histories,
-        readings=ClusterReadings(histories, services.threads),
+        stores=stores,
+        readings=ClusterReadings(stores, services.threads),
         clock=lambda: example_site.NOW,
     )

@@ -27,16 +27,20 @@ def test_run_strip_marks_slow_runs():
     found = build_strip(
         [run_row("1", 100), run_row("2", 110), run_row("3", 90), run_row("4", 400)], 5000
     )
-    assert found.slow == [False, False, False, True]
-    assert "slower than usual" in found.descriptions[3]
-    ((title, ratios, _),) = found.rows
-    assert title == "Elapsed"
-    assert ratios[3] > 3 * ratios[0]
+    runs, descriptions, slow, bars = zip(*found["runs"], strict=True)
+    assert [run["jobid"] for run in runs] == ["1", "2", "3", "4"]
+    assert slow == (False, False, False, True)
+    assert "slower than usual" in descriptions[3]
+    (title,) = found["titles"]
+    assert title.startswith("Elapsed, at most ")
+    heights = [height for ((_, height),) in bars]
+    assert heights[3] > 3 * heights[0]
 
 
 def test_run_strip_needs_two_runs_and_more_to_mark_slow_ones():
     assert build_strip([run_row("1", 100)], 5000) is None
-    assert build_strip([run_row("1", 100), run_row("2", 900)], 5000).slow == [False, False]
+    found = build_strip([run_row("1", 100), run_row("2", 900)], 5000)
+    assert [slow for _, _, slow, _ in found["runs"]] == [False, False]
 
 
 def test_job_page_shows_earlier_runs_and_count_of_jobs_on_its_node(page, now):

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from batchjob_stats_server import app
 from batchjob_stats_server.options import GrafanaOptions, LogsOptions
-from batchjob_stats_server.pages.compare import MAX_JOBS
+from batchjob_stats_server.pages.job import MAX_JOBS
 from batchjob_stats_server.pages.rendering.frame import POLICY
 from tests.batchjob_stats_server import example_site
 from tests.batchjob_stats_server.conftest import PROXY, SECRET

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from batchjob.runtime.http_client import FetchError, tls_context
-from batchjob_stats_server.promql.async_client import AsyncHttpSession
+from batchjob_stats_server.promql.backend import AsyncHttpSession
 from tests.helpers.waiting import scaled
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

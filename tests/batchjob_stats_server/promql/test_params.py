@@ -1,7 +1,8 @@
 import pytest
 
-from batchjob_stats_server.promql.endpoints import parse_params
-from batchjob_stats_server.promql.query_limits import Malformed, QueryWindow
+from batchjob_stats_server.promql.confinement import Confinement
+from batchjob_stats_server.promql.endpoints import LABELS, parse_params
+from batchjob_stats_server.promql.query_limits import Malformed, QueryLimits
 
 ALL = frozenset({"query", "time", "start", "end", "step", "timeout", "limit", "match[]"})
 
@@ -20,15 +21,15 @@ def test_values_are_parsed():
         ],
         ALL,
     )
-    assert params.values == {
+    assert params == {
         "query": "up",
         "time": 1700000000.5,
         "start": 1700000000.25,
         "step": 90.0,
         "timeout": 5.0,
         "limit": 7,
+        "match[]": ("a", "b"),
     }
-    assert params.match == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -74,5 +75,9 @@ def test_repeated_parameter_is_rejected():
 
 
 def test_window_defaults():
-    assert parse_params([], ALL).window(1000.0, 60.0) == QueryWindow(940.0, 1000.0)
-    assert parse_params([("end", "500")], ALL).window(1000.0, 60.0) == QueryWindow(440.0, 500.0)
+    def times(*pairs):
+        fields, _ = LABELS.form(parse_params(pairs, ALL), Confinement(None), 1e6, QueryLimits())
+        return [value for name, value in fields if name in ("start", "end")]
+
+    assert times() == ["913600.000", "1000000.000"]
+    assert times(("end", "500000")) == ["413600.000", "500000.000"]

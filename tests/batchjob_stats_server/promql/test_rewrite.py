@@ -34,7 +34,7 @@ FACTOR = "batchjob_emission_factor_grams_per_kilowatt_hour"
 
 
 def confined(query, confinement=ALICE, window=INSTANT, limits=LIMITS):
-    return confine(query, confinement, window, limits).text
+    return confine(query, confinement, window, limits)[0]
 
 
 @pytest.mark.parametrize(

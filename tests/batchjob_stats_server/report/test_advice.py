@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_stats_server.report.conditions import ConditionError, parse_condition
+from batchjob_stats_server.report.conditions import ValueError, parse_condition
 from batchjob_stats_server.report.facts import FACTS, evaluate_quantities
 from batchjob_stats_server.report.model import NodeUse
 from batchjob_stats_server.report.rules import advise, load_rules
@@ -324,14 +324,14 @@ def test_conditions(condition, values, holds):
     ],
 )
 def test_invalid_condition_is_explained(condition, message):
-    with pytest.raises(ConditionError, match=message.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         parse_condition(condition, QUANTITY_UNITS)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: (
     st.lists(inner) | st.dictionaries(st.sampled_from(["all", "any", "x"]), inner))))  # fmt: skip
 def test_arbitrary_condition_parses_or_raises_condition_error(raw):
-    with contextlib.suppress(ConditionError):
+    with contextlib.suppress(ValueError):
         parse_condition(raw, QUANTITY_UNITS)
 
 

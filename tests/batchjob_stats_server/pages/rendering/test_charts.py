@@ -18,8 +18,8 @@ def test_a_line_goes_from_left_to_right_and_leaves_gaps_open():
 
 def test_columns_are_stacked():
     days = {0: (1.0, 3.0), DAY: (0.0, 0.0)}
-    chart = charts.day_chart("CPU", {"used": "main", "free": "rest"}, days, 0, 2 * DAY, str)
-    columns = ElementTree.fromstring(f"<p>{charts.day_columns(chart, 'h')}</p>").iter("g")
+    chart = charts.day_chart("h", "CPU", {"used": "main", "free": "rest"}, days, 0, 2 * DAY, str)
+    columns = ElementTree.fromstring(f"<p>{chart}</p>").iter("g")
     first, second = ([dict(box.attrib) for box in column.iter("rect")] for column in columns)
     middle = {"x": "1.0", "width": "358.0"}
     assert first[1:] == [

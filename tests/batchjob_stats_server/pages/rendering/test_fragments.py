@@ -3,7 +3,6 @@
 import pytest
 
 from batchjob_stats_server.pages.rendering import fragments
-from batchjob_stats_server.pages.rendering.sparklines import Sparkline
 from batchjob_stats_server.pages.rendering.usage_bars import UsageBar
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -46,7 +45,7 @@ def test_words_of_others_are_no_markup():
         fragments.state_badge(HOSTILE),
         fragments.usage_bar(UsageBar("CPU", 0.5, "good", HOSTILE)),
         fragments.usage_bar(UsageBar("CPU", None, reason=HOSTILE)),
-        fragments.sparkline(Sparkline("M0 0", HOSTILE)),
+        fragments.sparkline(("M0 0", HOSTILE)),
     )
     assert not [each for each in words if "<script" in each or "\"'" in each]
 

@@ -49,18 +49,18 @@ def course(*values):
 
 def test_a_line_is_the_sum_of_the_nodes():
     spark = sparklines.cpu_sparkline([course(1.0, 2.0), course(1.0, 0.0)], 4)
-    assert spark.path == "M0.0 10.0L100.0 10.0"
-    assert spark.description.replace("\u202f", " ") == "CPU use between 50 % and 50 %, mean 50 %"
+    assert spark[0] == "M0.0 10.0L100.0 10.0"
+    assert spark[1].replace("\u202f", " ") == "CPU use between 50 % and 50 %, mean 50 %"
 
 
 def test_lines_of_little():
-    assert sparklines.cpu_sparkline([], 4) == sparklines.Sparkline("", "not measured")
-    assert sparklines.cpu_sparkline([course(1.0)], 1).path == "M0.0 0.0L100.0 0.0"
-    assert sparklines.cpu_sparkline([course(0.0, 0.0)], None).description == "no CPU was used"
+    assert sparklines.cpu_sparkline([], 4) == ("", "not measured")
+    assert sparklines.cpu_sparkline([course(1.0)], 1)[0] == "M0.0 0.0L100.0 0.0"
+    assert sparklines.cpu_sparkline([course(0.0, 0.0)], None)[1] == "no CPU was used"
 
 
 def test_without_a_number_of_cpus_a_job_that_sleeps_is_at_the_bottom():
     spark = sparklines.cpu_sparkline([course(0.0006, 0.0006)], None)
     busy = sparklines.cpu_sparkline([course(1.9, 2.0)], None)
-    assert spark.description == "CPU use between 0.0006 CPUs and 0.0006 CPUs, mean 0.0006 CPUs"
-    assert spark.path != busy.path
+    assert spark[1] == "CPU use between 0.0006 CPUs and 0.0006 CPUs, mean 0.0006 CPUs"
+    assert spark[0] != busy[0]
