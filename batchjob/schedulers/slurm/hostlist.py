@@ -12,6 +12,7 @@ from batchjob.schedulers.slurm.formats import Resources
 LIMIT = 250_000  # hosts; no cluster has more, but a mistyped range can expand to 10^12
 
 _NO_HOSTS = ("", "(null)", "None", "None assigned", "n/a")
+_TOKEN = re.compile(r"[\[\],]|[^\[\],]+")
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _ONE_HOST = re.compile(r"[\w.-]+", re.ASCII)
 _MAX_DEPTH = 8  # maximum depth of nested brackets
@@ -27,80 +28,46 @@ def slurm_hosts(text: str, limit: int = LIMIT) -> list[str]:
         return []
     if _ONE_HOST.fullmatch(text):  # the most common case
         return [text]
-    hosts: list[str] = []
-    for word in _split_words(text):
-        hosts += _expand_word(word, limit - len(hosts))
-    return hosts
+    return _expand_list(iter((*_TOKEN.findall(text), "")), limit, text, 0)
 
 
-def _split_words(text: str) -> Iterator[str]:
-    if "[" not in text and "]" not in text:
-        yield from (_check_word(word, text) for word in text.split(","))
-        return
-    depth = begin = 0
-    for at, character in enumerate(text):
-        if character == "[":
-            depth += 1
-        elif character == "]":
-            depth -= 1
-            if depth < 0:
-                break
-        elif character == "," and depth == 0:
-            yield _check_word(text[begin:at], text)
-            begin = at + 1
-        if depth > _MAX_DEPTH:
-            break
-    if depth:
-        raise ValueError(f"brackets do not match in host list {text[:80]!r}")
-    yield _check_word(text[begin:], text)
-
-
-def _check_word(word: str, text: str) -> str:
-    if not word or any(map(str.isspace, word)):
-        raise ValueError(f"empty name or blank in host list {text[:80]!r}")
-    return word
-
-
-def _expand_word(word: str, limit: int) -> list[str]:
-    """All host names of one word, which consists of literals and bracketed choices."""
-    names, begin = [""], 0
-    while (opening := word.find("[", begin)) >= 0:
-        closing = _find_closing_bracket(word, opening)
-        choices = _expand_choices(word[opening + 1 : closing], limit)
-        if len(names) * len(choices) > limit:
-            raise _too_many()
-        literal = word[begin:opening]
-        names = [name + literal + choice for name in names for choice in choices]
-        begin = closing + 1
-    if len(names) > limit:
-        raise _too_many()
-    return [name + word[begin:] for name in names]
-
-
-def _find_closing_bracket(word: str, opening: int) -> int:
-    depth = 0
-    for at in range(opening, len(word)):
-        depth += (word[at] == "[") - (word[at] == "]")
-        if depth == 0:
-            return at
-    raise ValueError(f"brackets do not match in host list {word[:80]!r}")
-
-
-def _expand_choices(body: str, limit: int) -> list[str]:
-    choices: list[str] = []
-    for item in _split_words(body):
-        bounds = _RANGE.fullmatch(item)
-        if bounds:
-            low, high = bounds.groups()
-            if int(high) < int(low):
-                raise ValueError(f"not a range: {item[:80]!r}")
-            if int(high) - int(low) + 1 > limit - len(choices):
+def _expand_list(tokens: Iterator[str], limit: int, text: str, depth: int) -> list[str]:
+    """The names up to the bracket that closes the list; at depth 0, up to the end of the text."""
+    found: list[str] = []
+    names = [""]  # of the current word
+    while True:
+        part = next(tokens)
+        if part == "[" and depth < _MAX_DEPTH:
+            choices = _expand_list(tokens, limit, text, depth + 1)
+            if len(names) * len(choices) > limit:
                 raise _too_many()
-            width = len(low)
-            choices += [f"{number:0{width}d}" for number in range(int(low), int(high) + 1)]
+            names = [name + choice for name in names for choice in choices]
+        elif part == "," or part == ("]" if depth else ""):
+            if names == [""]:
+                raise ValueError(f"empty name or blank in host list {text[:80]!r}")
+            bounds = _RANGE.fullmatch(names[0]) if depth and len(names) == 1 else None
+            found += _numbers(bounds, limit - len(found)) if bounds else names
+            if len(found) > limit:
+                raise _too_many()
+            if part != ",":
+                return found
+            names = [""]
+        elif part in ("[", "]", ""):
+            raise ValueError(f"brackets do not match in host list {text[:80]!r}")
+        elif any(map(str.isspace, part)):
+            raise ValueError(f"empty name or blank in host list {text[:80]!r}")
         else:
-            choices += _expand_word(item, limit - len(choices))
-    return choices
+            names = [name + part for name in names]
+
+
+def _numbers(bounds: re.Match[str], limit: int) -> list[str]:
+    low, high = bounds.groups()
+    if int(high) < int(low):
+        raise ValueError(f"not a range: {bounds[0][:80]!r}")
+    if int(high) - int(low) + 1 > limit:
+        raise _too_many()
+    width = len(low)
+    return [f"{number:0{width}d}" for number in range(int(low), int(high) + 1)]
 
 
 def _too_many() -> ValueError:
