@@ -90,6 +90,8 @@ def ratio(value: Any) -> float:
 
 
 DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ms|[smhdw])")
+_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+")
 
 
 @with_metavar("DURATION")
@@ -98,20 +100,11 @@ def duration(value: Any) -> float:
     raw = str(value).strip() if not isinstance(value, bool) else ""
     if raw.isascii() and raw.replace(".", "", 1).isdigit():
         return float(raw)
-    total, digits, unit = 0.0, "", ""
-    try:
-        for character in raw + "0":
-            if unit and (character.isdigit() or character == "."):
-                total += float(digits) * DURATION_UNITS[unit]
-                digits, unit = "", ""
-            if character.isdigit() or character == ".":
-                digits += character
-            else:
-                unit += character
+    if _DURATION.fullmatch(raw):
+        parts = _DURATION_PART.findall(raw)
+        total = sum(float(number) * DURATION_UNITS[unit] for number, unit in parts)
         if total > 0 or raw in ("0s", "0m", "0h"):
             return total
-    except (KeyError, ValueError):
-        pass
     raise ValueError(f"expected a duration such as 30s, 5m or 1h30m, got {value!r}")
 
 

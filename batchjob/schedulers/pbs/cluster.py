@@ -7,7 +7,7 @@ client's zone, which is UTC here.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +130,8 @@ def licenses(answer: Mapping[str, Any], resources: bytes) -> list[License]:
     """
     flags = _FLAG.findall(resources.decode("utf-8", "replace"))
     server_resources = frozenset(name for name, flag in flags if "q" in flag and "h" not in flag)
-    servers = answer.get("Server")
     found = []
-    for server in servers.values() if isinstance(servers, dict) else ():
+    for server in _mapping(answer, "Server").values():
         if isinstance(server, dict):
             found += _pbs_licenses(server)
             found += _server_licenses(server, server_resources)
@@ -151,16 +150,13 @@ def _pbs_licenses(server: Mapping[str, Any]) -> list[License]:
     return [License(_PBS_LICENSE, global_free + local_free + used, used)]
 
 
-def _server_licenses(server: Mapping[str, Any], names: frozenset[str]) -> list[License]:
-    available, assigned = server.get("resources_available"), server.get("resources_assigned")
-    found = []
-    for name, value in available.items() if isinstance(available, dict) else ():
+def _server_licenses(server: Mapping[str, Any], names: frozenset[str]) -> Iterator[License]:
+    assigned = _mapping(server, "resources_assigned")
+    for name, value in _mapping(server, "resources_available").items():
         total = parse_count(value)
         if name in names and total is not None:
             # The server lists an amount only after a job has used some.
-            used = parse_count(assigned.get(name, 0) if isinstance(assigned, dict) else 0)
-            found.append(License(name, total, used))
-    return found
+            yield License(name, total, parse_count(assigned.get(name, 0)))
 
 
 _STATE_REASONS = {"H": "Held", "W": "Waiting", "T": "Transit"}

@@ -5,7 +5,7 @@ its JSON plugin) is run without it from then on. So both are tried once, whateve
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob.runtime.background import AbsentError
 from batchjob.runtime.subprocesses import (
@@ -27,35 +27,27 @@ from batchjob.schedulers.slurm import cluster_text as slurm_text
 from batchjob.schedulers.slurm.json_format import SlurmJsonError
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 
-
-class _Query(NamedTuple):
-    """The query of one part: its path in the REST API, and its command with and without JSON."""
-
-    path: str
-    json: tuple[str, ...]
-    text: tuple[str, ...]
-
-
 # No job names, comments or paths: users could use them to inject columns.
 _SQUEUE_COLUMNS = ("JobID", "Partition", "State", "Reason", "NumCPUs", "NumNodes", "NumTasks",
     "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task",
     "EligibleTime", "StartTime", "Account", "UserName")  # fmt: skip
 _SQUEUE_FORMAT = ("-O", ",".join(f"{column}:|" for column in _SQUEUE_COLUMNS))
 
-_QUERIES: Mapping[str, _Query] = {
-    "nodes": _Query(
+# The path of each part in the REST API, and its command with and without JSON.
+_QUERIES: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "nodes": (
         "nodes",
         ("scontrol", "--json", "-a", "show", "nodes"),
         ("scontrol", "-o", "-a", "-d", "show", "nodes"),
     ),
-    "jobs": _Query(
+    "jobs": (
         "jobs",
         ("squeue", "--json", "-a", "-t", "all"),
         ("squeue", "-a", "-r", "-t", "all", *_SQUEUE_FORMAT),
     ),
-    "controller": _Query("diag", ("sdiag", "--json"), ("sdiag",)),
-    "fairshare": _Query("shares", (), ("sshare", "-P", "-l")),
-    "licenses": _Query(
+    "controller": ("diag", ("sdiag", "--json"), ("sdiag",)),
+    "fairshare": ("shares", (), ("sshare", "-P", "-l")),
+    "licenses": (
         "licenses",
         ("scontrol", "--json", "show", "licenses"),
         ("scontrol", "-o", "show", "licenses"),
@@ -90,29 +82,29 @@ def rest_readers(options: RestOptions) -> ClusterReaders:
 
 def _command_reader(options: CommandOptions, part: str) -> Callable[[], Any]:
     from_json, from_text = getattr(slurm_json, part), getattr(slurm_text, part)
-    query = _QUERIES[part]
+    _, json_command, text_command = _QUERIES[part]
     # squeue truncates the task list of an array to 64 characters by default (squeue(1)).
     variables = {"SLURM_BITSTR_LEN": "0"}
-    supports_json = bool(query.json)
+    supports_json = bool(json_command)
 
     def read() -> Any:
         nonlocal supports_json
         if supports_json:
             try:
-                output = run(options, query.json, variables).stdout
+                output = run(options, json_command, variables).stdout
                 return from_json(parse_json_object(output))
             except (CommandFailedError, NotJsonError, SlurmJsonError):
-                found = from_text(run(options, query.text, variables).stdout)
+                found = from_text(run(options, text_command, variables).stdout)
                 # The text output works, so the failure was not the controller's.
                 supports_json = False
                 return found
-        return from_text(run(options, query.text, variables).stdout)
+        return from_text(run(options, text_command, variables).stdout)
 
     return read
 
 
 def _rest_reader(server: Slurmrestd, part: str) -> Callable[[], Any]:
-    from_json, path = getattr(slurm_json, part), _QUERIES[part].path
+    from_json, path = getattr(slurm_json, part), _QUERIES[part][0]
 
     def read() -> Any:
         try:

@@ -36,6 +36,12 @@ def slurm_duration(text: str) -> float | None:
     return whole + float(fraction) if fraction else float(whole)
 
 
+def whole_seconds(text: str) -> int | None:
+    """The same, without a fraction."""
+    duration = slurm_duration(text)
+    return None if duration is None else int(duration)
+
+
 def parse_tres(text: str) -> dict[str, str]:
     """Names and values of `billing=6,cpu=6,gres/gpu:a100=2,mem=10000M`."""
     if not text:

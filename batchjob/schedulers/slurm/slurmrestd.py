@@ -108,19 +108,15 @@ class Slurmrestd:
         )
 
     def _get_json(self, path: str, query: Query | None) -> Any:
-        target = f"{path}?{urlencode(query, doseq=True)}" if query else path
-        try:
-            return self._get_reply(target, ", ".join(query or ())).json()
-        except FetchError as error:
-            raise RestError(f"{self._options.url}{path}: {error}") from error
-
-    def _get_reply(self, target: str, parameters: str = "") -> HttpReply:
-        reply = self._fetch(target)
+        reply = self._fetch(f"{path}?{urlencode(query, doseq=True)}" if query else path)
+        where = f"{self._options.url}{path}"
         if reply.status != HTTPStatus.OK:
-            where = f"{self._options.url}{target.partition('?')[0]}"
-            asked = f" with {parameters}" if parameters else ""
+            asked = f" with {', '.join(query)}" if query else ""
             raise RestError(f"{where}{asked}: HTTP {reply.status}: {_refusal(reply)}", reply.status)
-        return reply
+        try:
+            return reply.json()
+        except FetchError as error:
+            raise RestError(f"{where}: {error}") from error
 
     def _fetch(self, target: str) -> HttpReply:
         options = self._options

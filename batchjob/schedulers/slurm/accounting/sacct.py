@@ -181,15 +181,9 @@ class Sacct(WindowSource):
 
     def comments(self, jobids: Sequence[str]) -> dict[str, JobComment]:
         """See CommentSource."""
-        fields, delimiter = ("JobIDRaw", "End", "AdminComment"), _random_delimiter()
-        argv = [
-            self._options.sacct, "--allusers", "--allocations", "--noheader", "--parsable",
-            f"--delimiter={delimiter}", f"--format={','.join(fields)}",
-            "--starttime", f"uts{EARLIEST_TIME}", "--jobs", ",".join(jobids),
-            *self._cluster_option(),
-        ]  # fmt: skip
-        answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        rows = parse_rows(answer.stdout, fields, delimiter)
+        fields = ("JobIDRaw", "End", "AdminComment")
+        times = ["--starttime", f"uts{EARLIEST_TIME}"]
+        rows = self._query_rows(fields, ["--allocations", *times, "--jobs", ",".join(jobids)])
         return {
             row.values["JobIDRaw"]: JobComment(row.get("End", epoch), row.values["AdminComment"])
             for row in rows
@@ -217,17 +211,21 @@ class Sacct(WindowSource):
         self._keeps_case = True
 
     def _query_jobs(self, selection: Sequence[str]) -> Iterator[ParsedJob]:
-        fields = self._supported_fields()
+        options = ["--duplicates", "--noconvert", *selection, *self._expand_patterns()]
+        rows = self._query_rows(self._supported_fields(), options)
+        return self.add_exit_codes(parse_jobs(self.cluster, rows, self._site_accounting()))
+
+    def _query_rows(
+        self, fields: Sequence[str], options: Sequence[str]
+    ) -> Iterator[FieldReader | QuarantinedRow]:
         delimiter = _random_delimiter()
         argv = [
-            self._options.sacct, "--allusers", "--duplicates", "--noheader", "--parsable",
-            "--noconvert", f"--delimiter={delimiter}", f"--format={','.join(fields)}",
-            *selection, *self._cluster_option(),
+            self._options.sacct, "--allusers", "--noheader", "--parsable",
+            f"--delimiter={delimiter}", f"--format={','.join(fields)}", *options,
+            *self._cluster_option(),
         ]  # fmt: skip
-        argv += self._expand_patterns()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        rows = parse_rows(answer.stdout, fields, delimiter)
-        return self.add_exit_codes(parse_jobs(self.cluster, rows, self._site_accounting()))
+        return parse_rows(answer.stdout, fields, delimiter)
 
     def _expand_patterns(self) -> Sequence[str]:
         """For sacct and squeue: the option, and sacct's StdOut, were added in 24.05."""

@@ -5,12 +5,11 @@ for each call, since sacct escapes nothing: names and submit lines contain bars,
 newlines, and a known delimiter would let a user write other people's records.
 """
 
-import pwd
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
+from batchjob.runtime.logins import login_of
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.accounting import SourceError
 from batchjob.schedulers.fields import (
@@ -38,6 +37,7 @@ from batchjob.schedulers.slurm.formats import (
     parse_tres,
     parse_tres_count,
     slurm_duration,
+    whole_seconds,
 )
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.states import of_started_job, of_unstarted_job, slurm_state
@@ -181,7 +181,7 @@ def job_record(
     submit, elapsed = row.require("Submit", epoch), row.get("ElapsedRaw", count)
     has_started = start is not None
     has_ended = has_started and end is not None
-    suspended = row.get("Suspended", _whole_seconds) if has_started else None
+    suspended = row.get("Suspended", whole_seconds) if has_started else None
     ran: float | None = elapsed
     if has_ended and elapsed is not None:
         ran, _ = run_time(start, end, elapsed, suspended)
@@ -257,15 +257,9 @@ def job_record(
 
 def _user_name(uid: str, job: FieldReader) -> str:
     """The name of who cancelled a job, as slurmrestd gives it; a uid that has none stays."""
-    return job.text("User") if uid and uid == job.text("UID") else _name_of_uid(uid)
-
-
-@lru_cache(maxsize=1000)
-def _name_of_uid(uid: str) -> str:
-    try:
-        return pwd.getpwuid(int(uid)).pw_name
-    except (KeyError, ValueError, OverflowError):
-        return uid
+    if uid and uid == job.text("UID"):
+        return job.text("User")
+    return login_of(int(uid)) if uid.isdecimal() else uid
 
 
 def parse_display_id(display: str) -> dict[str, Any]:
@@ -350,11 +344,6 @@ def _limit_seconds(text: str) -> int | None:
     if text in ("UNLIMITED", "Partition_Limit", "INVALID"):
         return None
     return integer(text) * 60
-
-
-def _whole_seconds(text: str) -> int | None:
-    duration = slurm_duration(text)
-    return None if duration is None else int(duration)
 
 
 def _parse_energy(text: str) -> int | None:

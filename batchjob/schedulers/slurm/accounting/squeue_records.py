@@ -18,7 +18,12 @@ from batchjob.schedulers.records import JobRecord, QuarantinedRow
 from batchjob.schedulers.slurm.accounting.exit_codes import wait_status_code
 from batchjob.schedulers.slurm.accounting.queries import ParsedJob
 from batchjob.schedulers.slurm.accounting.sacct_records import parse_display_id
-from batchjob.schedulers.slurm.formats import Resources, parse_resources, slurm_duration
+from batchjob.schedulers.slurm.formats import (
+    Resources,
+    parse_resources,
+    slurm_duration,
+    whole_seconds,
+)
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.json_format import (
     INFINITE,
@@ -216,7 +221,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         end_time=row.get("EndTime", epoch) if word == "COMPLETING" or not state.is_live else None,
         elapsed_seconds=None if resized else row.get("Elapsed", count),
         suspended_seconds=None if resized else row.get("Suspended", count),
-        time_limit_seconds=row.get("TimeLimit", _limit_seconds),
+        time_limit_seconds=row.get("TimeLimit", whole_seconds),
         exit_code=row.get("exit_code", wait_status_code) if not state.is_live else None,
         # A resized job has a new one here, and keeps its first in accounting.
         sluid="" if resized else row.text("SLUID"),
@@ -252,8 +257,3 @@ def _round_up_to_minute(text: str) -> int | None:
     """Round up to a minute, so that an estimate that moves by seconds is not a change."""
     at = epoch(text)
     return None if at is None else -(-at // 60) * 60
-
-
-def _limit_seconds(text: str) -> int | None:
-    seconds = slurm_duration(text)
-    return None if seconds is None else int(seconds)
