@@ -95,7 +95,12 @@ class Runs:
         if watermark != self._last_watermark:  # a different database than last time
             self._last_stamps = None
         stamps = self._read_stamps()
-        changed = self._changed_files(stamps, covered - _OVERLAP_SECONDS)
+        if self._last_stamps is None:
+            since = covered - _OVERLAP_SECONDS
+            changed = {name: stamp for name, stamp in stamps.items() if stamp[0] >= since}
+        else:  # by any clock
+            last = self._last_stamps
+            changed = {name: stamp for name, stamp in stamps.items() if last.get(name) != stamp}
         newest = max((modified for modified, *_ in stamps.values()), default=0)
         own_unfinished = with_jobids_like(unfinished, RUN_ID)
         ended_unchanged = [
@@ -165,50 +170,33 @@ class Runs:
         # Rows are numbered in this order, which distinguishes runs started in the same second.
         return [job for _, job in sorted(jobs_by_start, key=itemgetter(0))], unreadable
 
-    def _changed_files(self, stamps: Mapping[str, _FileStamp], since: int) -> dict[str, _FileStamp]:
-        """Files that changed since the last call, by any clock, or at first since a time."""
-        if self._last_stamps is None:
-            return {name: stamp for name, stamp in stamps.items() if stamp[0] >= since}
-        return {
-            name: stamp for name, stamp in stamps.items() if self._last_stamps.get(name) != stamp
-        }
-
     def _read_stamps(self) -> dict[str, _FileStamp]:
         """The identity of each file, which changes with its content: files are replaced, not
         edited.
         """
-        stamps = {}
-        of_owner: Counter[int] = Counter()
-        for entry in self._list_files(".json"):
-            with contextlib.suppress(FileNotFoundError):
-                status = entry.stat(follow_symlinks=False)
-                of_owner[status.st_uid] += 1
-                if of_owner[status.st_uid] > _MAX_FILES_OF_USER:
-                    continue
-                stamps[entry.name] = status.st_mtime, status.st_ino, status.st_size
-        return stamps
+        return {
+            name: (status.st_mtime, status.st_ino, status.st_size)
+            for name, status in self._list_files(".json")
+        }
 
     def _list_tombstones(self) -> list[Path]:
         """What is beyond an owner's maximum is read when the first ones have been removed."""
-        of_owner: Counter[int] = Counter()
-        tombstones = []
-        for entry in self._list_files(TOMBSTONE):
-            if not RUN_ID.fullmatch(entry.name.partition(".")[0]):
-                continue
-            with contextlib.suppress(OSError):
-                owner = entry.stat(follow_symlinks=False).st_uid
-                of_owner[owner] += 1
-                if of_owner[owner] <= _MAX_FILES_OF_USER:
-                    tombstones.append(Path(entry))
-        return tombstones
+        names = (name for name, _ in self._list_files(TOMBSTONE))
+        return [self._path / name for name in names if RUN_ID.fullmatch(name.partition(".")[0])]
 
-    def _list_files(self, suffix: str) -> Iterator[os.DirEntry[str]]:
-        """One after the other, since any user may create any number."""
+    def _list_files(self, suffix: str) -> Iterator[tuple[str, os.stat_result]]:
+        """One after the other, and so many of each owner, since any user may create any number."""
+        of_owner: Counter[int] = Counter()
         try:
             with os.scandir(self._path) as entries:
                 for entry in entries:
-                    if entry.name.endswith(suffix) and not entry.name.startswith("."):
-                        yield entry
+                    if not entry.name.endswith(suffix) or entry.name.startswith("."):
+                        continue
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        of_owner[status.st_uid] += 1
+                        if of_owner[status.st_uid] <= _MAX_FILES_OF_USER:
+                            yield entry.name, status
         except OSError as error:
             raise SourceError(f"{self._path}: {error.strerror}") from error
 

@@ -18,7 +18,6 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain, islice, takewhile
 from pathlib import Path
@@ -157,7 +156,7 @@ class Reader:
         """`owner`: the uid of the run; files of other users are not read. None: any owner."""
         self._directory = directory
         self._stream = stream
-        self._owner = owner
+        self._owners = None if owner is None else (owner,)
         self._file_number = -1  # of the file being read
         self._after_gap = False
         self._offset = 0
@@ -177,7 +176,7 @@ class Reader:
         """
         budget = _Budget(_MAX_SEARCHED_BYTES + _USUAL_LINE_BYTES * count, self._check_time)
         for number, path in reversed(list_files(self._directory, self._stream)):
-            with self._open(path) as file:
+            with open_regular_file(path, self._owners) as (file, _):
                 offset, found = _find_last_lines(file, count, until, budget)
             self._file_number, self._offset = number, offset
             self._decompressor = _decompressor(offset)
@@ -203,15 +202,9 @@ class Reader:
         if time.monotonic() > self._deadline:
             raise TimeoutError(errno.ETIMEDOUT, "reading took too long", str(self._directory))
 
-    @contextmanager
-    def _open(self, path: Path) -> Iterator[BinaryIO]:
-        owners = None if self._owner is None else (self._owner,)
-        with open_regular_file(path, owners) as (file, _):
-            yield file
-
     def _read_file(self, path: Path) -> Iterator[OutputLine]:
         foreign = 0
-        with self._open(path) as file:
+        with open_regular_file(path, self._owners) as (file, _):
             file.seek(self._offset)
             for text in self._unpack(file):
                 *lines, self._incomplete_line = (self._incomplete_line + text).split(b"\n")

@@ -4,9 +4,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import LOGS, RUNS
@@ -17,19 +15,21 @@ _DAY = 86400.0
 _BLOCK_BYTES = 512  # unit of st_blocks (stat(2))
 
 
-class RunRetention(NamedTuple):
-    """Maximum ages in seconds since the last change."""
-
-    records: float = 365 * _DAY
-    logs: float = 30 * _DAY
-    logs_bytes: int = 2 << 30  # on the disk, of all runs of one user
-
+# Maximum ages in seconds since the last change, and bytes on the disk of all runs of one user.
+_RECORDS_SECONDS, _LOGS_SECONDS, _LOGS_BYTES = 365 * _DAY, 30 * _DAY, 2 << 30
 
 _Log = tuple[float, int, Path]
 """When the output of a run was changed, its bytes and its directory."""
 
 
-def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None:
+def sweep(
+    data: Path,
+    *,
+    records: float = _RECORDS_SECONDS,
+    logs: float = _LOGS_SECONDS,
+    logs_bytes: int = _LOGS_BYTES,
+    now: float | None = None,
+) -> None:
     """Delete what has expired, and the oldest logs of users whose logs are too large.
 
     Root sweeps for all users, others their own. Unfinished runs are kept, and so is what cannot be
@@ -38,8 +38,8 @@ def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None
     at = time.time() if now is None else now
     for path, status in _sweepable(data / RUNS):
         jobid = path.name.partition(".")[0]
-        expired = at - status.st_ctime > retention.records
-        if expired and not _is_running(data, jobid, status.st_uid, at, retention):
+        expired = at - status.st_ctime > records
+        if expired and not _is_running(data, jobid, status.st_uid, at - records):
             with contextlib.suppress(OSError):
                 path.unlink()
     of_owner: dict[int, list[_Log]] = {}
@@ -48,20 +48,13 @@ def sweep(data: Path, retention: RunRetention, now: float | None = None) -> None
         changed = max(each.st_ctime for each in (status, *own))
         size_bytes = sum(each.st_blocks * _BLOCK_BYTES for each in own)
         of_owner.setdefault(status.st_uid, []).append((changed, size_bytes, path))
-    for owner, logs in of_owner.items():
-        _sweep_logs(data, sorted(logs, reverse=True), owner, retention, at)
-
-
-def _sweep_logs(
-    data: Path, logs: Iterable[_Log], owner: int, retention: RunRetention, at: float
-) -> None:
-    """Delete the expired logs of one user, and the oldest of too many."""
-    bytes_left = retention.logs_bytes
-    for changed, size_bytes, path in logs:
-        bytes_left -= size_bytes
-        expired = bytes_left < 0 or at - changed > retention.logs
-        if expired and not _is_running(data, path.name, owner, at, retention):
-            _delete(path)
+    for owner, own_logs in of_owner.items():
+        bytes_left = logs_bytes
+        for changed, size_bytes, path in sorted(own_logs, reverse=True):
+            bytes_left -= size_bytes
+            expired = bytes_left < 0 or at - changed > logs
+            if expired and not _is_running(data, path.name, owner, at - records):
+                _delete(path)
 
 
 def _delete(path: Path) -> None:
@@ -85,24 +78,24 @@ def _list(directory: Path) -> list[tuple[Path, os.stat_result]]:
         return []
 
 
-def sweep_daily(data: Path, retention: RunRetention) -> None:
+def sweep_daily(data: Path, *, records: float = _RECORDS_SECONDS) -> None:
     """Sweep, unless this user did so less than a day ago."""
     last_sweep = data / RUNS / f".swept-{os.geteuid()}"
     if is_own_file(last_sweep) and time.time() - last_sweep.lstat().st_mtime <= _DAY:
         return
     with contextlib.suppress(OSError):  # if another user's file has the name: sweep each time
         touch_own(last_sweep)
-    sweep(data, retention)
+    sweep(data, records=records)
 
 
-def _is_running(data: Path, jobid: str, owner: int, at: float, retention: RunRetention) -> bool:
+def _is_running(data: Path, jobid: str, owner: int, oldest: float) -> bool:
     """Whether a user's run goes on; one of another node is believed until its record expires."""
     path = data / RUNS / f"{jobid}.json"
     try:
         document = run_files.read(path, (0, owner))
         live = run_files.decode_run(document).state.is_live
         if live and document.get("node") != os.uname().nodename:
-            return at - path.lstat().st_ctime <= retention.records
+            return path.lstat().st_ctime >= oldest
     except (OSError, RunFileError):
         return False
     return live and run_files.is_supervisor_alive(document)

@@ -91,7 +91,7 @@ class ProcessUsage:
         return user, system, peak_bytes
 
     def _update_peaks(self) -> None:
-        peak_bytes = _read_peak_memory_bytes()
+        peak_bytes = read_peak_memory_bytes()
         for measurement in self._running:
             if peak_bytes is not None:
                 measurement.peak_bytes = max(peak_bytes, measurement.peak_bytes or 0)
@@ -125,7 +125,8 @@ def _children_peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * _KIB
 
 
-def _read_peak_memory_bytes() -> int | None:
+def read_peak_memory_bytes() -> int | None:
+    """VmHWM: the peak of this process's memory since execve(2), or since it was reset."""
     try:
         with open("/proc/self/status", "rb") as file:
             for line in file:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from batchjob.local_runs.directory import RUNS, NoDataDirectory, create_directory, data_directory
 from batchjob.local_runs.record import Run, SupervisorProcess, current_process, new_run, now, write
-from batchjob.local_runs.retention import RunRetention, sweep_daily
+from batchjob.local_runs.retention import sweep_daily
 from batchjob.runtime.formatting import size
 from batchjob.schedulers.states import JobState
 from batchjob.tracking.process_usage import ProcessUsage
@@ -143,7 +143,7 @@ def record_end(run: Run, outcome: WorkOutcome, data: Path | None, wall_seconds: 
     _write_record(ended, data)
     _log_end(ended)
     if data is not None:
-        sweep_daily(data, RunRetention())
+        sweep_daily(data)
     return ended
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from batchjob.local_runs.directory import LOGS, RUNS, create_directory
 from batchjob.local_runs.output import STREAMS, StreamLog
 from batchjob.local_runs.record import Run, now, write
-from batchjob.local_runs.retention import RunRetention, sweep_daily
+from batchjob.local_runs.retention import sweep_daily
 from batchjob.quantities.reading import CgroupReading
 from batchjob.runtime.times import format_time
 from batchjob.runtime.values import format_cpu_list
@@ -82,7 +82,7 @@ def execute_run(
         print_message(
             f"the command left processes behind ({end.leftover_processes}); they were terminated"
         )
-    sweep_daily(spec.data, RunRetention())
+    sweep_daily(spec.data)
     if not spec.quiet:
         throttled = reading.cpu_throttled_seconds if run.allocated_cpus else None
         sys.stderr.write(format_report(ended, reading.io, throttled))

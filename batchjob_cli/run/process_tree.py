@@ -11,6 +11,8 @@ import resource
 import signal
 from collections.abc import Callable
 
+from batchjob.tracking.process_usage import read_peak_memory_bytes
+
 _KIB = 1024
 _CHILDREN_FILE = "/proc/thread-self/children"  # exists with CONFIG_PROC_CHILDREN
 
@@ -79,14 +81,10 @@ class ProcessTree:
 def _own_peak_bytes() -> int:
     """The peak of our own memory.
 
-    VmHWM belongs to our memory since execve(2). Our own ru_maxrss would include the memory of the
-    process that started us, which may be far larger than the run's.
+    Our ru_maxrss would include the memory of the process that started us, which may be far larger
+    than the run's.
     """
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * _KIB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+    return read_peak_memory_bytes() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
 def signal_all(list_processes: Callable[[], set[int]], number: int) -> None:

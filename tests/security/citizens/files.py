@@ -10,7 +10,7 @@ from pathlib import Path
 
 from batchjob.local_runs.output import StreamLog
 from batchjob.local_runs.record import VERSION
-from batchjob.local_runs.retention import RunRetention, sweep
+from batchjob.local_runs.retention import sweep
 from batchjob_cli.run import stop_request
 from batchjob_stats_server.pages import job as job_page
 from tests.security.citizens.citizen import CITIZEN_UID, DEEP, VICTIM_UID, citizen
@@ -41,7 +41,7 @@ def logs_that_take_all_the_room(site, dice):
         big.write_bytes(random.Random(1).randbytes(dice.randrange(300_000, 900_000)))
         for path in (directory, big):
             os.chown(path, CITIZEN_UID, -1)
-    sweep(site.data, RunRetention(logs_bytes=200_000))
+    sweep(site.data, logs_bytes=200_000)
     assert kept.exists(), "the log of another was deleted"
 
 
@@ -54,7 +54,7 @@ def sparse_log_dated_ahead(site, dice):
         file.truncate(dice.randrange(1 << 31, 1 << 40))
     os.utime(path, (9e9, 9e9))
     os.chown(path, CITIZEN_UID, -1)
-    sweep(site.data, RunRetention(logs_bytes=100_000))
+    sweep(site.data, logs_bytes=100_000)
     assert kept.exists()
 
 
