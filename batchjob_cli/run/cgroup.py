@@ -239,20 +239,18 @@ def _create_v2(jobid: str, hierarchy: Hierarchy, limits: RunLimits, host: Host) 
         except OSError as error:
             refusal = f"{parent}: {error.strerror}"
             continue
+        if best is None or len(available) > best[0]:
+            best = (len(available), parent)
         if wanted <= available:
-            return _cgroup_v2(hierarchy, parent, jobid, host)
+            break
         _remove_tree(f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}")
         with contextlib.suppress(OSError):
             Path(parent, RUNS_DIRECTORY).rmdir()
-        if best is None or len(available) > best[0]:
-            best = (len(available), parent)
-    if best is None:
-        raise CgroupError(refusal)
-    _create_directory(best[1], jobid)
-    return _cgroup_v2(hierarchy, best[1], jobid, host)
-
-
-def _cgroup_v2(hierarchy: Hierarchy, parent: str, jobid: str, host: Host) -> Cgroup:
+    else:
+        if best is None:
+            raise CgroupError(refusal)
+        _create_directory(best[1], jobid)
+        parent = best[1]
     path = f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
     return Cgroup(jobid, ((hierarchy, os.path.relpath(path, hierarchy.root)),), 2, host)
 

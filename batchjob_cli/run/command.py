@@ -19,6 +19,7 @@ from batchjob.local_runs.directory import (
 from batchjob.local_runs.record import Run
 from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
 from batchjob.runtime.times import future_time
+from batchjob.runtime.user_files import ForeignFileError
 from batchjob.runtime.values import (
     at_least_one,
     duration,
@@ -31,7 +32,8 @@ from batchjob_cli.client.connect import add_arguments
 from batchjob_cli.run.defaults import (
     SITE_FILE,
     VARIABLE,
-    RunConfiguration,
+    RemoteLimits,
+    RunDefaults,
     RunSpecification,
     effective_time_limit,
     first_record,
@@ -39,7 +41,7 @@ from batchjob_cli.run.defaults import (
     load_configuration,
     positive,
     positive_size,
-    queue_of,
+    queues_of,
     time_limit_of,
 )
 from batchjob_cli.run.gpus import RunGpus
@@ -53,7 +55,7 @@ from batchjob_cli.run.lifecycle import (
     wait_reason,
 )
 from batchjob_cli.run.limits import RunLimits, excess_over_machine
-from batchjob_cli.run.queue import ForeignQueueError, QueuedRun, QueueLimits
+from batchjob_cli.run.queue import PersonLimits, QueuedRun
 from batchjob_cli.run.summary import describe_start, set_up_log
 from batchjob_cli.run.supervisor import block_signals
 
@@ -71,9 +73,9 @@ def run(arguments: list[str]) -> int:
     given = _parser().parse_args(arguments)
     if given.server:
         return remote_runs.start(given, _command_words(given))
-    configuration = load_configuration(given.config_file)
-    spec = _build_specification(given, configuration)
-    set_up_log(configuration.log)
+    site, remote, log = load_configuration(given.config_file)
+    spec = _build_specification(given, site, remote)
+    set_up_log(log)
     mask = block_signals()
     if spec.detach:
         return run_detached(lambda send_message: _run_with_messages(spec, mask, send_message))
@@ -130,13 +132,13 @@ def _join_queues(
     spec: RunSpecification, jobid: str, stack: contextlib.ExitStack
 ) -> Iterator[QueuedRun]:
     """Join the queues in which runs are counted; other users have their own."""
-    for limits in spec.queues:
+    for person, limits in spec.queues:
         try:
             runs = create_directory(spec.data, RUNS)
-            queued_run = QueuedRun(runs, jobid, limits, spec.limits)
+            queued_run = QueuedRun(runs, jobid, person, limits, spec.limits)
             yield stack.enter_context(contextlib.closing(queued_run))
-        except ForeignQueueError as error:
-            print_message(f"max-runs: {error}; continuing without")
+        except ForeignFileError as error:
+            print_message(f"max-runs: {error.filename}: {error.strerror}; continuing without")
         except OSError as error:
             reason = spec.no_data or f"{error.filename or spec.data}: {error.strerror}"
             raise RunStartError(f"max-runs: the runs cannot be counted: {reason}") from error
@@ -212,10 +214,8 @@ def _command_words(given: argparse.Namespace) -> list[str]:
 
 
 def _build_specification(
-    given: argparse.Namespace, configuration: RunConfiguration
+    given: argparse.Namespace, site: RunDefaults, remote: RemoteLimits
 ) -> RunSpecification:
-    site = configuration.defaults
-
     def option_or_default(name: str) -> Any:
         asked = getattr(given, name)
         return getattr(site, name) if asked is None else asked
@@ -231,11 +231,11 @@ def _build_specification(
     if excess := excess_over_machine(limits):
         raise SettingsError(excess)
     time_limit = effective_time_limit(given.time_limit, site)
-    queues = [QueueLimits(max_runs=site.max_runs)] if site.max_runs else []
+    queues = [("", PersonLimits(max_runs=site.max_runs))] if site.max_runs else []
     if person := given.requested_by:
-        allowed = limits_of(configuration.remote, person, given.requested_role)
+        allowed = limits_of(remote, person, given.requested_role)
         time_limit = time_limit_of(person, allowed, given.time_limit, time_limit)
-        queues = [*filter(None, [queue_of(person, allowed, limits)]), *queues]
+        queues = [*queues_of(person, allowed, limits), *queues]
     return RunSpecification(
         tuple(_command_words(given)),
         data,

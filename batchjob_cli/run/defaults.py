@@ -40,14 +40,13 @@ from batchjob.runtime.values import (
     duration,
     format_cpu_list,
     integer,
-    number,
     one_of,
     size,
     with_metavar,
 )
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run.limits import RunLimits, count_of
-from batchjob_cli.run.queue import QueueLimits
+from batchjob_cli.run.queue import PersonLimits
 
 VARIABLE = "BATCHJOB_RUN_CONFIG"
 SITE_FILE = Path("/etc/batchjob/run.yml")
@@ -108,17 +107,6 @@ class RunLogOptions:
     format: str = option("logfmt", "Format of log lines.", parse=one_of("logfmt", "json"))
 
 
-@dataclass(frozen=True)
-class PersonLimits:
-    """What a person may have. None: nothing is said; 0: no limit."""
-
-    max_runs: int | None = option(None, "Runs at once; further ones wait.", parse=integer)
-    max_waiting: int | None = option(None, "Waiting runs; others are refused.", parse=integer)
-    max_cpus: float | None = option(None, "CPUs of all running runs; others wait.", parse=number)
-    max_memory: int | None = option(None, "Memory of all running runs; others wait.", parse=size)
-    max_time_limit: float | None = option(None, "Time limit of a run.", parse=duration)
-
-
 def _parse_people(value: Any) -> Mapping[str, PersonLimits]:
     known = [each.name for each in options_of({"": PersonLimits})]
     people: list[tuple[str, Any]] = list(value.items()) if isinstance(value, dict) else [("", 0)]
@@ -152,23 +140,18 @@ _SECTIONS: Mapping[str, type[Any]] = {
 }  # fmt: skip
 
 
-class RunConfiguration(NamedTuple):
-    """The site's file."""
-
-    defaults: RunDefaults
-    remote: RemoteLimits
-    log: RunLogOptions
-
-
-def load_configuration(path: str = "") -> RunConfiguration:
+def load_configuration(path: str = "") -> tuple[RunDefaults, RemoteLimits, RunLogOptions]:
     """Read `path`, else $BATCHJOB_RUN_CONFIG, else the site's file if it exists.
 
     Raises SettingsError.
     """
     chosen = path or os.environ.get(VARIABLE, "") or (str(SITE_FILE) if SITE_FILE.exists() else "")
     given = load_file(chosen, _SECTIONS) if chosen else {}
-    sections = (build_section(cls, section, given) for section, cls in _SECTIONS.items())
-    return RunConfiguration(*sections)
+    return (
+        build_section(RunDefaults, "", given),
+        build_section(RemoteLimits, "remote", given),
+        build_section(RunLogOptions, "log", given),
+    )
 
 
 def effective_time_limit(requested: float | None, limits: RunDefaults) -> float | None:
@@ -193,8 +176,10 @@ def limits_of(remote: RemoteLimits, person: str, role: str) -> PersonLimits:
     )
 
 
-def queue_of(person: str, limits: PersonLimits, asked: RunLimits) -> QueueLimits | None:
-    """The queue of a person's runs; None if they are not limited.
+def queues_of(
+    person: str, limits: PersonLimits, asked: RunLimits
+) -> list[tuple[str, PersonLimits]]:
+    """The queue of a person's runs, if they are limited.
 
     Raises SettingsError if the person may never have what the run asks for.
     """
@@ -208,11 +193,8 @@ def queue_of(person: str, limits: PersonLimits, asked: RunLimits) -> QueueLimits
             raise SettingsError(
                 f"remote.{name}: {person} may have {text(most)}, got {text(wanted)}"
             )
-    queue = QueueLimits(
-        person, limits.max_runs or 0, limits.max_waiting or 0, limits.max_cpus or 0.0,
-        limits.max_memory or 0,
-    )  # fmt: skip
-    return queue if any(queue[1:]) else None
+    amounts = (limits.max_runs, limits.max_waiting, limits.max_cpus, limits.max_memory)
+    return [(person, limits)] if any(amounts) else []
 
 
 def time_limit_of(
@@ -242,7 +224,7 @@ class RunSpecification(NamedTuple):
     keep_output: bool = True
     log_bytes: int = 0  # maximum per stream, compressed
     cpus: frozenset[int] = frozenset()  # CPUs to bind it to; empty: none
-    queues: tuple[QueueLimits, ...] = ()  # in which it needs a place
+    queues: tuple[tuple[str, PersonLimits], ...] = ()  # in which it needs a place: see QueuedRun
     requested_by: str = ""  # the person who asked for it over the API
     gpus: int = 0  # whole GPUs
     no_data: str = ""  # why there is no data directory

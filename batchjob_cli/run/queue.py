@@ -6,6 +6,7 @@ then a `ticket-<time>-<id>`, and when it starts a `place-<id>`, which tells what
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -13,12 +14,19 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from batchjob.runtime.formatting import size
+from batchjob.runtime.formatting import size as format_size
 from batchjob.runtime.json_reader import parse_json
-from batchjob.runtime.user_files import create_file, open_lock, open_regular_file
+from batchjob.runtime.settings import option
+from batchjob.runtime.user_files import (
+    ForeignFileError,
+    create_file,
+    open_lock,
+    open_regular_file,
+)
+from batchjob.runtime.values import duration, integer, number, size
 from batchjob_cli.run.limits import RunLimits, count_of
 
 _DELAYED, _TICKET, _PLACE = "delayed-", "ticket-", "place-"
@@ -26,26 +34,32 @@ _MUTEX = ".mutex"  # locked while a run counts the others and takes its place
 _MAX_BYTES = 1000
 
 
-class ForeignQueueError(Exception):
-    """Another user has created the directory of this user's queue; the text names it."""
+@dataclass(frozen=True)
+class PersonLimits:
+    """What a person may have. None: nothing is said; 0: no limit."""
 
-
-class QueueLimits(NamedTuple):
-    """What the runs of a queue may have together; 0: no limit."""
-
-    person: str = ""  # who starts them over the API; "": the user, in any way
-    max_runs: int = 0
-    max_waiting: int = 0
-    max_cpus: float = 0.0
-    max_memory: int = 0  # bytes
+    max_runs: int | None = option(None, "Runs at once; further ones wait.", parse=integer)
+    max_waiting: int | None = option(None, "Waiting runs; others are refused.", parse=integer)
+    max_cpus: float | None = option(None, "CPUs of all running runs; others wait.", parse=number)
+    max_memory: int | None = option(
+        None, "Memory of all running runs; others wait.", parse=parse_size
+    )
+    max_time_limit: float | None = option(None, "Time limit of a run.", parse=duration)
 
 
 class QueuedRun:
     """A run in a queue; to be closed when the run has ended."""
 
-    def __init__(self, runs: Path, jobid: str, limits: QueueLimits, has: RunLimits) -> None:
-        """`has`: what the run will have. Raises OSError, ForeignQueueError."""
-        self._directory = _own_directory(runs, limits.person)
+    def __init__(
+        self, runs: Path, jobid: str, person: str, limits: PersonLimits, has: RunLimits
+    ) -> None:
+        """`person`: who starts them over the API, "" for the user, in any way. `limits`: what the
+        runs of the queue may have together. `has`: what the run will have.
+
+        Raises OSError; ForeignFileError if the queue is another user's.
+        """
+        self._directory = _own_directory(runs, person)
+        self._person = person
         self._limits = limits
         self._has = (has.cpus or 0.0, has.memory_bytes or 0)
         self._jobid = jobid
@@ -74,7 +88,7 @@ class QueuedRun:
             if is_first and not shortage:
                 self._rename(_PLACE)
                 return ""
-        person = f" for {self._limits.person}" if self._limits.person else ""
+        person = f" for {self._person}" if self._person else ""
         return f"{shortage or 'other runs have waited longer'}{person}"
 
     @property
@@ -85,7 +99,7 @@ class QueuedRun:
         if not most or len(waiting) < most:
             return ""
         runs = count_of("waiting run", most)
-        return f"remote.max-waiting: {self._limits.person} may have {runs}, and has as many"
+        return f"remote.max-waiting: {self._person} may have {runs}, and has as many"
 
     def _shortage(self) -> str:
         """The limit that keeps the run from starting; "": none."""
@@ -97,7 +111,7 @@ class QueuedRun:
         if limits.max_cpus and cpus > limits.max_cpus:
             return f"at most {count_of('CPU', limits.max_cpus)} at once"
         if limits.max_memory and memory > limits.max_memory:
-            return f"at most {size(limits.max_memory)} of memory at once"
+            return f"at most {format_size(limits.max_memory)} of memory at once"
         return ""
 
     def _names_of_others(self, prefix: str) -> list[str]:
@@ -129,9 +143,8 @@ def _own_directory(runs: Path, person: str) -> Path:
     status = directory.lstat()
     foreign = status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if foreign or not stat.S_ISDIR(status.st_mode):
-        raise ForeignQueueError(
-            f"{directory}: created by uid {status.st_uid}, or writable by other users"
-        )
+        text = f"created by uid {status.st_uid}, or writable by other users"
+        raise ForeignFileError(errno.EPERM, text, str(directory))
     return directory
 
 

@@ -16,6 +16,7 @@ import termios
 import threading
 import time
 import tty
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from batchjob.local_runs.output import StreamLog
@@ -79,7 +80,9 @@ class Pump(threading.Thread):
                 self._store(data)
         finally:
             os.close(self._channel.outer)  # writers then get an error, as from any closed pipe
-            self._close()
+            with self._storing() as log:
+                if log is not None:
+                    log.close(time.time())
 
     def _read(self) -> bytes:
         while self._log is not None and self._log.dirty:
@@ -110,34 +113,27 @@ class Pump(threading.Thread):
         return True
 
     def _store(self, data: bytes) -> None:
-        if self._log is not None:
-            now = time.time()
-            try:
-                self._log.add(data, now)
-                if now - self._last_flush_time >= _FLUSH_SECONDS:
-                    self._flush()
-            except OSError as error:
-                self._stop_storing(error)
+        now = time.time()
+        with self._storing() as log:
+            if log is not None:
+                log.add(data, now)
+        if now - self._last_flush_time >= _FLUSH_SECONDS:
+            self._flush()
 
     def _flush(self) -> None:
-        assert self._log is not None
         self._last_flush_time = time.time()
+        with self._storing() as log:
+            if log is not None:
+                log.flush(self._last_flush_time)
+
+    @contextlib.contextmanager
+    def _storing(self) -> Iterator[StreamLog | None]:
+        """After an error nothing is stored; the job continues, and its output is passed on."""
         try:
-            self._log.flush(self._last_flush_time)
+            yield self._log
         except OSError as error:
-            self._stop_storing(error)
-
-    def _close(self) -> None:
-        if self._log is not None:
-            try:
-                self._log.close(time.time())
-            except OSError as error:
-                self._stop_storing(error)
-
-    def _stop_storing(self, error: OSError) -> None:
-        """Stop storing; the job continues, and its output is passed on."""
-        self._log = None
-        self._warn(f"{self.name} is no longer kept: {error.strerror}")
+            self._log = None
+            self._warn(f"{self.name} is no longer kept: {error.strerror}")
 
     @staticmethod
     def _warn(message: str) -> None:
