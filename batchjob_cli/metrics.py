@@ -85,10 +85,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _print_from_server(given: argparse.Namespace) -> int:
-    parameters = {
-        **window_parameters(given),
-        "follow": "true" if given.follow and given.limit is None else None,
-    }
+    window = window_parameters(given)
+    parameters = {**window, "follow": "true" if given.follow and given.limit is None else None}
     server = named_server(given)
     run = server.find_run_id(given.job)
     jobid = run or given.job
@@ -96,17 +94,12 @@ def _print_from_server(given: argparse.Namespace) -> int:
     path = f"{'runs' if run else 'jobs'}/{quote(jobid, safe='')}/samples"
     first = server(path, {"limit": 1})
     if first.status == 503 or (first.status == 200 and not first.body):
-        curve_rows = list(curves.rows(server, jobid, given.type, given.since, given.until))
+        curve_rows = list(curves.rows(server, jobid, given.type, window))
         if not (run or curve_rows or _job_exists(server, jobid)):
             raise NotFoundError(f"job {jobid} does not exist, or is not yours to see")
         if curve_rows or first.status == 503:
             return _print_time_series(given, curve_rows)
-    if not given.json:
-        print(heading(given.type), flush=True)
-    samples: Iterator[SamplePair] = _parse_samples(server.stream(path, parameters))
-    if given.limit is not None:
-        samples = iter(deque(samples, maxlen=given.limit))
-    _print_rows(given, samples)
+    _print_table(given, _parse_samples(server.stream(path, parameters)))
     return 0
 
 
@@ -176,12 +169,7 @@ def _wait_for_samples(folder: Path, record: Path) -> None:
 
 
 def _print_samples(given: argparse.Namespace, replay: Replay) -> None:
-    if not given.json:
-        print(heading(given.type), flush=True)
-    samples: Iterator[SamplePair] = _samples_in_window(given, replay)
-    if given.limit is not None:
-        samples = iter(deque(samples, maxlen=given.limit))
-    _print_rows(given, samples)
+    _print_table(given, _samples_in_window(given, replay))
     while given.follow and not replay.is_over(time.time()):
         if given.until is not None and time.time() > given.until:
             return
@@ -196,6 +184,14 @@ def _samples_in_window(given: argparse.Namespace, replay: Replay) -> Iterator[Sa
         if (given.since is None or pair.sample.at >= given.since)
         and (given.until is None or pair.sample.at <= given.until)
     )
+
+
+def _print_table(given: argparse.Namespace, samples: Iterator[SamplePair]) -> None:
+    if not given.json:
+        print(heading(given.type), flush=True)
+    if given.limit is not None:
+        samples = iter(deque(samples, maxlen=given.limit))
+    _print_rows(given, samples)
 
 
 def _print_rows(given: argparse.Namespace, samples: Iterator[SamplePair]) -> None:

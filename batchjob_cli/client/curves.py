@@ -9,7 +9,7 @@ from urllib.parse import quote
 from batchjob.runtime.formatting import digits, share, size
 from batchjob.runtime.times import format_time
 from batchjob_cli.client.answer import parse_rows
-from batchjob_cli.client.connect import QueryFunction
+from batchjob_cli.client.connect import Parameters, QueryFunction
 from batchjob_cli.client.table import TableColumn, cell
 
 CURVES: Mapping[str, Sequence[str]] = {
@@ -32,18 +32,13 @@ _AVERAGED_CURVES = frozenset({"gpu_utilization", "gpu_temperature"})
 
 
 def rows(
-    query: QueryFunction,
-    jobid: str,
-    type: str,
-    since: float | None = None,
-    until: float | None = None,
+    query: QueryFunction, jobid: str, type: str, window: Parameters
 ) -> Iterator[dict[str, Any]]:
     """One for each moment and node, oldest first: `time` (epoch seconds), `jobid`, `node`, and the
     mean of each curve up to then. Raises SettingsError.
     """
-    window = {"since": since, "until": until}
-    parameters = {name: int(at) for name, at in window.items() if at is not None}
-    answer = query(f"jobs/{quote(jobid, safe='')}/metrics", {"metric": CURVES[type], **parameters})
+    parameters = {"metric": CURVES[type], **window}
+    answer = query(f"jobs/{quote(jobid, safe='')}/metrics", parameters)
     values_by_place: dict[tuple[int, str], dict[str, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )

@@ -7,10 +7,9 @@ import ctypes
 import os
 import re
 import resource
-import urllib.error
-import urllib.request
 from functools import partial
 
+from batchjob.runtime.http_client import FetchError, fetch
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, read_text
 from batchjob_exporter.web.addresses import open_listeners
@@ -186,14 +185,11 @@ def _check_address(node: ExaminedNode) -> Finding | None:
 
 def _exporter_answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        return False
     try:
-        url = f"http://{host or 'localhost'}:{port}/-/healthy"
-        with urllib.request.urlopen(url, timeout=2) as reply:
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError, ValueError):
+        answer = fetch(f"http://{host or 'localhost'}:{port}/-/healthy", seconds=2.0)
+    except (FetchError, ValueError):
         return False
+    return answer.status == 200
 
 
 def _check_clock(_: ExaminedNode) -> Finding | None:

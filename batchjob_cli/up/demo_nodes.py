@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from batchjob.quantities.gpu import (
     GPU_MEMORY_TOTAL,
@@ -37,18 +36,8 @@ _SHORTEST_STEP_SECONDS = 30.0
 _SIMULTANEOUS_QUERIES = 4
 
 
-class NodeStay(NamedTuple):
-    """A job on one of its nodes; times in epoch seconds."""
-
-    start: float
-    end: float
-    node_index: int
-    job: DemoJob
-
-    def load_at(self, now: float) -> NodeLoad:
-        """What the job uses on the node."""
-        part = (now - self.start) / max(self.end - self.start, 1.0)
-        return self.job.load_at(self.node_index, part)
+_NodeStay = tuple[float, float, int, DemoJob]
+"""Start and end (epoch seconds) of a job on one of its nodes, and which of them that is."""
 
 
 def with_nodes(services: Services, samples: Path, recording: Recording) -> Services:
@@ -69,13 +58,13 @@ class DemoHistory:
         self.last_sample_times = files.last_sample_times
         self.measure_cluster = files.measure_cluster
         self._recording = recording
-        self._stays: dict[str, list[NodeStay]] = {node: [] for node in recording.nodes}
+        self._stays: dict[str, list[_NodeStay]] = {node: [] for node in recording.nodes}
         for job in recording.jobs:
             start, end = job.record.start_time, job.record.end_time
             if start is None or end is None:
                 continue
             for node_index, share in enumerate(job.record.nodes):
-                self._stays[share.node].append(NodeStay(start, end, node_index, job))
+                self._stays[share.node].append((start, end, node_index, job))
 
     def latest(
         self, cluster: str, metrics: Sequence[str], now: float, instance: str = ""
@@ -106,7 +95,7 @@ class DemoHistory:
             return []
         step = max((until - since) / points, _SHORTEST_STEP_SECONDS)
         times = [since + step * number for number in range(1, int((until - since) / step) + 1)]
-        stays = [stay for stay in self._stays[instance] if stay.start < until and stay.end > since]
+        stays = [stay for stay in self._stays[instance] if stay[0] < until and stay[1] > since]
         loads = [(time, self._load_at(instance, stays, time)) for time in times]
         facts = self._recording.nodes[instance]
         return [
@@ -114,12 +103,12 @@ class DemoHistory:
             for labels, value in _lines(instance, facts, asked)
         ]
 
-    def _load_at(self, node: str, stays: Sequence[NodeStay], now: float) -> NodeLoad:
+    def _load_at(self, node: str, stays: Sequence[_NodeStay], now: float) -> NodeLoad:
         cores, memory = _IDLE_CORES, float(_SYSTEM_BYTES)
         gpus = dict.fromkeys(range(self._recording.nodes[node]["gpus"]), (0.0, 0.0))
-        for stay in stays:
-            if stay.start <= now < stay.end:
-                load = stay.load_at(now)
+        for start, end, node_index, job in stays:
+            if start <= now < end:
+                load = job.load_at(node_index, (now - start) / max(end - start, 1.0))
                 cores, memory = cores + load.cores, memory + load.memory_bytes
                 gpus |= load.gpus
         return NodeLoad(cores, memory, gpus)
@@ -127,9 +116,9 @@ class DemoHistory:
     def _scheduler_series(self, node: str, now: float) -> Iterator[SeriesValue]:
         facts, of = self._recording.nodes[node], {"node": node}
         shares = [
-            stay.job.record.nodes[stay.node_index]
-            for stay in self._stays[node]
-            if stay.start <= now < stay.end
+            job.record.nodes[node_index]
+            for start, end, node_index, job in self._stays[node]
+            if start <= now < end
         ]
         cpus = sum(share.cpus or 0 for share in shares)
         state = facts.get("state", "idle")
@@ -152,14 +141,14 @@ class DemoHistory:
             yield SeriesValue(EXPORTER, {"instance": node}, float(facts["cpus"]))
 
     def _gpu_series(self, node: str, now: float) -> Iterator[SeriesValue]:
-        stays = [stay for stay in self._stays[node] if stay.start <= now < stay.end]
+        stays = [stay for stay in self._stays[node] if stay[0] <= now < stay[1]]
         for gpu, (ratio, memory) in self._load_at(node, stays, now).gpus.items():
             labels = {**_gpu_labels(node, gpu), "instance": node}
             for metric, value in _GPU_VALUES.items():
                 yield SeriesValue(metric, labels, value(ratio, memory))
-            for stay in stays:
-                if gpu in stay.load_at(now).gpus:
-                    info_labels = {**labels, "jobid": stay.job.record.jobid, "confirmed": "true"}
+            for *_, node_index, job in stays:
+                if str(gpu) in job.loads[node_index]["gpus"]:
+                    info_labels = {**labels, "jobid": job.record.jobid, "confirmed": "true"}
                     yield SeriesValue(JOB_GPU_INFO.name, info_labels, 1.0)
 
 

@@ -296,9 +296,10 @@ def test_command_line_formats_curves_as_table(services_with_store):
         answer = client.get(f"/api/v1/{path}", params=parameters)
         return HttpReply(answer.status_code, HTTPMessage(), answer.content)
 
-    rows = list(curves.rows(get_reply, "2", "cpu"))
+    rows = list(curves.rows(get_reply, "2", "cpu", {}))
     begin, end = NOW - 5990, NOW - 5930
-    times_of_part = [row["time"] for row in curves.rows(get_reply, "2", "cpu", begin, end)]
+    window = {"since": begin, "until": end}
+    times_of_part = [row["time"] for row in curves.rows(get_reply, "2", "cpu", window)]
     assert times_of_part == [begin + 30, end]
     assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
     assert {(row["jobid"], row["node"]) for row in rows} == {("2", "n001")}
