@@ -41,9 +41,7 @@ class PersonLimits:
     max_runs: int | None = option(None, "Runs at once; further ones wait.", parse=integer)
     max_waiting: int | None = option(None, "Waiting runs; others are refused.", parse=integer)
     max_cpus: float | None = option(None, "CPUs of all running runs; others wait.", parse=number)
-    max_memory: int | None = option(
-        None, "Memory of all running runs; others wait.", parse=parse_size
-    )
+    max_memory: int | None = option(None, "Memory of all running runs; others wait.", parse=size)
     max_time_limit: float | None = option(None, "Time limit of a run.", parse=duration)
 
 
