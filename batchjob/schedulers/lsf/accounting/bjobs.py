@@ -13,8 +13,12 @@ from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, size_bytes, text
 from batchjob.schedulers.accounting import AccountingModule, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, clock_duration, count, integer
-from batchjob.schedulers.lsf.accounting.records import format_job_id, with_known_submit_time
-from batchjob.schedulers.lsf.formats import lsf_duration, lsf_hosts, lsf_time, query_bjobs
+from batchjob.schedulers.lsf.accounting.records import (
+    format_job_id,
+    shares_by_host,
+    with_known_submit_time,
+)
+from batchjob.schedulers.lsf.formats import lsf_duration, lsf_time, query_bjobs
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
 from batchjob.schedulers.records import JobRecord, NodeShare, run_time
 from batchjob.schedulers.snapshot import SnapshotOptions, SnapshotSource
@@ -87,7 +91,9 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
     end = row.get("FINISH_TIME", parse_time) if ended else None  # otherwise an estimate
     counted = row.get("RUN_TIME", lsf_duration)
     elapsed, suspended = run_time(start, end, counted or None)
-    nodes = _node_shares(row)
+    slots = row.text("ALLOC_SLOT") or row.text("EXEC_HOST")
+    shares = shares_by_host(row, "ALLOC_SLOT", () if slots == "-" else slots.split(":"))
+    nodes = tuple(NodeShare(host, *share) for host, share in shares.items())
     return JobRecord(
         cluster=cluster,
         jobid=format_job_id(str(number), index),
@@ -112,7 +118,7 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
         requested_resources=row.text("EFFECTIVE_RESREQ"),
         allocated_cpus=sum(node.cpus or 0 for node in nodes) or None,
         allocated_nodes=len(nodes) or None,
-        node_list=row.text("ALLOC_SLOT") or row.text("EXEC_HOST"),
+        node_list=slots,
         nodes=nodes,
         array_jobid=str(number) if index else "",
         array_index=index or None,
@@ -129,18 +135,6 @@ def _suspended_seconds(row: FieldReader, start: float | None, now: int) -> int |
     """Seconds for which a job that runs again was suspended, by its run time so far."""
     counted = row.get("RUN_TIME", lsf_duration)
     return None if counted is None or start is None else max(0, round(now - start - counted))
-
-
-def _node_shares(row: FieldReader) -> tuple[NodeShare, ...]:
-    text = row.text("ALLOC_SLOT") or row.text("EXEC_HOST")
-    if text in ("", "-"):
-        return ()
-    try:
-        shares = lsf_hosts(text.split(":"))
-    except ValueError as error:
-        row.parse_errors.append(f"ALLOC_SLOT: {error}")
-        return ()
-    return tuple(NodeShare(host, *share) for host, share in shares.items())
 
 
 def _limit_seconds(text: str) -> int:

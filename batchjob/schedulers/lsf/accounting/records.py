@@ -37,7 +37,7 @@ def ended_job(
     start, end = row.get("startTime", epoch), row.require("endTime", epoch)
     if status & 0x60 == 0:
         raise RowError(f"jStatus {status} is not a final status")
-    shares = _shares(row, slots) or _shares(row, hosts)
+    shares = shares_by_host(row, "execHosts", slots) or shares_by_host(row, "execHosts", hosts)
     cpus = sum(share.cpus or 0 for share in shares.values()) or None
     code, signal = decode_wait_status(row.get("exitStatus", integer)) if start else (None, None)
     state = lsf_end_state(status, exit_info)
@@ -89,11 +89,12 @@ def ended_job(
     )
 
 
-def _shares(row: FieldReader, hosts: Iterable[str]) -> Mapping[str, HostShare]:
+def shares_by_host(row: FieldReader, field: str, hosts: Iterable[str]) -> Mapping[str, HostShare]:
+    """The job's share of each host; none, and an error for `field`, if a host cannot be parsed."""
     try:
         return lsf_hosts(hosts)
     except ValueError as error:
-        row.parse_errors.append(f"execHosts: {error}")
+        row.parse_errors.append(f"{field}: {error}")
         return {}
 
 
