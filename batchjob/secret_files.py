@@ -7,7 +7,6 @@ from typing import Any
 from batchjob.runtime.values import text, with_metavar
 
 _MAX_BYTES = 64 * 1024
-_OTHERS_READ_WRITE = stat.S_IROTH | stat.S_IWOTH
 
 
 class SecretFileError(ValueError):
@@ -82,13 +81,10 @@ def _check_mode(path: str, status: os.stat_result) -> None:
 
     The mode of a pipe or a device, such as a shell's <(command), means nothing.
     """
-    if stat.S_ISREG(status.st_mode) and status.st_mode & _OTHERS_READ_WRITE:
+    rights = ((stat.S_IROTH, "read"), (stat.S_IWOTH, "write"))
+    given = [word for bit, word in rights if status.st_mode & bit]
+    if stat.S_ISREG(status.st_mode) and given:
         raise SecretFileError(
-            f"{path}: every user of this machine can {_describe_access(status.st_mode)} this secret"
+            f"{path}: every user of this machine can {' and '.join(given)} this secret"
             f" (mode {stat.S_IMODE(status.st_mode):04o}); restrict it with `chmod o= {path}`"
         )
-
-
-def _describe_access(mode: int) -> str:
-    rights = ((stat.S_IROTH, "read"), (stat.S_IWOTH, "write"))
-    return " and ".join(word for bit, word in rights if mode & bit)

@@ -23,7 +23,6 @@ from batchjob_cli.client import curves
 from batchjob_cli.client.answer import foreign_answer_error, parse_rows, quote_beginning
 from batchjob_cli.client.connect import add_arguments, named_server, window_parameters
 from batchjob_cli.client.problems import NotFoundError, files_named
-from batchjob_cli.client.remote import Server
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, format_table, print_text
 from batchjob_stats_db.samples.file import flatten_values
@@ -95,16 +94,13 @@ def _print_from_server(given: argparse.Namespace) -> int:
     first = server(path, {"limit": 1})
     if first.status == 503 or (first.status == 200 and not first.body):
         curve_rows = list(curves.rows(server, jobid, given.type, window))
-        if not (run or curve_rows or _job_exists(server, jobid)):
+        path_of_job = f"jobs/{quote(jobid, safe='')}"
+        if not (run or curve_rows or parse_rows(server(path_of_job, {}))):
             raise NotFoundError(f"job {jobid} does not exist, or is not yours to see")
         if curve_rows or first.status == 503:
             return _print_time_series(given, curve_rows)
     _print_table(given, _parse_samples(server.stream(path, parameters)))
     return 0
-
-
-def _job_exists(server: Server, jobid: str) -> bool:
-    return bool(parse_rows(server(f"jobs/{quote(jobid, safe='')}", {})))
 
 
 def _print_time_series(given: argparse.Namespace, rows: list[dict[str, Any]]) -> int:

@@ -70,12 +70,9 @@ def _print_table(rows: list[dict[str, Any]], offer: dict[str, Any]) -> None:
         return
     if rows:
         columns = [
-            TableColumn(name.replace("_", " ").upper(), cell(name, _text)) for name in _COLUMNS
+            TableColumn(name.replace("_", " ").upper(), cell(name, lambda value: str(value) or "-"))
+            for name in _COLUMNS
         ]
         print_text(format_table(columns, rows))
     defaults = ", ".join(offer["defaults"]) or "nothing"
     print(f"Without a subscription for it, you are told by mail of: {defaults}.")
-
-
-def _text(value: Any) -> str:
-    return str(value) or "-"

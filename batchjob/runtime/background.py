@@ -136,7 +136,9 @@ class Refresher(Loop, Generic[T]):
             self._consecutive_failures += 1
             self.pause = self._pause_after(error)
             log_failure = self._once.info if isinstance(error, AbsentError) else self._once.failure
-            log_failure("failed", "%s: %s", self._name, _describe_error(error))
+            is_clear = isinstance(error, PostponedError)  # from its text alone
+            text = str(error) if is_clear else f"{type(error).__name__}: {error}"
+            log_failure("failed", "%s: %s", self._name, text)
             return
         self._once.forget("failed")
         self._consecutive_failures = 0
@@ -151,10 +153,3 @@ class Refresher(Loop, Generic[T]):
     def _refresh_and_pause(self) -> float:
         self.refresh()
         return self.pause
-
-
-def _describe_error(error: Exception) -> str:
-    """The text of the error, with its type if the text alone is not clear enough."""
-    if isinstance(error, PostponedError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"

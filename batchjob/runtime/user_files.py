@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -122,15 +122,11 @@ def list_directory(path: Path) -> list[tuple[Path, os.stat_result]]:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags)
     try:
+        found = []
         with os.scandir(descriptor) as entries:
-            return list(_with_status(path, islice(entries, _MAX_LISTED)))
+            for entry in islice(entries, _MAX_LISTED):
+                with contextlib.suppress(OSError):  # deleted in the meantime
+                    found.append((path / entry.name, entry.stat(follow_symlinks=False)))
+        return found
     finally:
         os.close(descriptor)
-
-
-def _with_status(
-    directory: Path, entries: Iterable[os.DirEntry[str]]
-) -> Iterator[tuple[Path, os.stat_result]]:
-    for entry in entries:
-        with contextlib.suppress(OSError):  # deleted in the meantime
-            yield directory / entry.name, entry.stat(follow_symlinks=False)

@@ -82,19 +82,15 @@ def _check_pid_namespace(node: ExaminedNode) -> Finding | None:
             if "cgroup.procs" not in files:
                 continue
             pids = (read_text(f"{directory}/cgroup.procs") or "").split()
+            if "0" in pids:
+                return Finding(
+                    "missing",
+                    "processes of jobs are in another pid namespace: their owners are unknown",
+                    "run the exporter in the host's pid namespace (--pid=host, hostPID: true)",
+                )
             if pids:
-                return _assess_pids(pids)
+                return Finding("ok", "processes of jobs are in this pid namespace")
     return None
-
-
-def _assess_pids(pids: list[str]) -> Finding:
-    if "0" in pids:
-        return Finding(
-            "missing",
-            "processes of jobs are in another pid namespace: their owners are unknown",
-            "run the exporter in the host's pid namespace (--pid=host, hostPID: true)",
-        )
-    return Finding("ok", "processes of jobs are in this pid namespace")
 
 
 def _check_inotify(node: ExaminedNode) -> Finding | None:

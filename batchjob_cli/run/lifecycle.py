@@ -311,7 +311,9 @@ def wait_for_start(
             run = run._replace(reason=reason)
             record_end(runs, run)
             log_waiting(run)
-        if _wait_for_end_signal(_pause_seconds(spec)):
+        left = (spec.start_at or 0.0) - time.time()
+        # In parts, since the clock may be set.
+        if _wait_for_end_signal(min(left, 30.0) if left > 0 else _QUEUE_CHECK_SECONDS):
             request = stop_request.pop(runs, run.jobid)
             by = request[0] if request else run.user
             ended = run._replace(state=JobState.CANCELLED, end_time=now(), cancelled_by=by)
@@ -321,11 +323,6 @@ def wait_for_start(
     started = run._replace(state=JobState.RUNNING, start_time=now(), reason="None")
     record_end(runs, started)
     return started
-
-
-def _pause_seconds(spec: RunSpecification) -> float:
-    left = (spec.start_at or 0.0) - time.time()
-    return min(left, 30.0) if left > 0 else _QUEUE_CHECK_SECONDS  # the clock may be set
 
 
 def _wait_for_end_signal(seconds: float) -> bool:

@@ -111,7 +111,9 @@ class Sacctmgr:
 
     def _by_rest(self, server: Slurmrestd) -> Associations:
         query = {"with_assocs": "true", "with_coords": "true"}
-        users = server.get("slurmdb", "users", query if _supports_flags(server) else None)
+        # v0.0.38 and older refuse unknown query parameters and always answer in full.
+        has_flags = int(server.version().rpartition(".")[2]) >= 39
+        users = server.get("slurmdb", "users", query if has_flags else None)
         associations = server.get("slurmdb", "associations")
         raise_for_errors(users)
         raise_for_errors(associations)
@@ -172,11 +174,6 @@ def _coordinated_accounts(coordinated: Iterable[str], parents: dict[str, str]) -
                 break
             seen.add(ancestor)
             ancestor = parents.get(ancestor, "")
-
-
-def _supports_flags(server: Slurmrestd) -> bool:
-    """v0.0.38 and older refuse unknown query parameters and always answer in full."""
-    return int(server.version().rpartition(".")[2]) >= 39
 
 
 def _parse_user(row: dict[str, Any]) -> tuple[str, str, str, list[str]]:
