@@ -68,25 +68,14 @@ def take_samples(sources: SampleSources) -> list[JobSamples]:
 def _gpu_counters(collector: GpuCollector) -> Iterator[tuple[JobName, SampleKey, float]]:
     counters = collector.counters
     numbers = {each.uuid: str(each.index) for each in collector.table.gpus}
-    for (job, uuid, instance), peak in counters.memory_peaks.items():
-        if uuid in numbers:
-            labels = (numbers[uuid], uuid, instance)
-            yield job, SampleKey(gpu.JOB_GPU_MEMORY_PEAK.name, labels), peak
-    for (job, uuid), sums in counters.jobs.items():
-        for quantity, value in zip(_BUSY_QUANTITIES, sums, strict=True):
-            if uuid in numbers:
-                yield job, SampleKey(quantity.name, (numbers[uuid], uuid, "")), value
+    for (job, uuid, instance), sums in counters.jobs.items():
+        for quantity in gpu.JOB_GPU_COUNTED if uuid in numbers else ():
+            value = sums.get(quantity.name.removeprefix("gpu_"))
+            if value is not None:
+                yield job, SampleKey(quantity.name, (numbers[uuid], uuid, instance)), value
     for job, free in counters.free.items():
         yield job, SampleKey(gpu.JOB_FREE_GPU_BUSY_SECONDS.name), free.busy_seconds
         yield job, SampleKey(gpu.JOB_FREE_GPU_OBSERVED_SECONDS.name), free.observed_seconds
-
-
-_BUSY_QUANTITIES = (
-    gpu.JOB_GPU_BUSY_SECONDS,
-    gpu.JOB_GPU_OBSERVED_SECONDS,
-    gpu.JOB_GPU_SHARED_SECONDS,
-    gpu.JOB_GPU_MPS_SECONDS,
-)
 
 
 def _gpu_values(holding: Holding, readings: Mapping[GpuMetric, float]) -> Values:
@@ -110,6 +99,7 @@ def _gpu_values(holding: Holding, readings: Mapping[GpuMetric, float]) -> Values
 
 _BOARD_METRICS = {
     gpu.JOB_GPU_POWER: gpu_metrics.POWER,
+    gpu.JOB_GPU_POWER_LIMIT: gpu_metrics.POWER_LIMIT,
     gpu.JOB_GPU_MEMORY_TOTAL: gpu_metrics.MEMORY_TOTAL,
     gpu.JOB_GPU_TEMPERATURE: gpu_metrics.TEMPERATURE,
     gpu.JOB_GPU_SM_CLOCK: gpu_metrics.CLOCK["sm"],

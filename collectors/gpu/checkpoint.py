@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from collectors import state
 from collectors.gpu.busy import BusyCounter, BusySample
-from collectors.gpu.job_busy import FreeGpuTime, JobBusyCounters, JobGpuBusy, JobMemoryPeaks, Tenure
+from collectors.gpu.job_busy import FreeGpuTime, GpuSums, JobBusyCounters, Tenure
 from collectors.gpu.vendor import GpuVendor
 from collectors.jobs.view import JobName, make_name
 
@@ -20,15 +20,11 @@ _FOREVER = float("inf")
 
 
 class GpuCounters(NamedTuple):
-    """What is published; a job's GPUs are named by their UUIDs."""
+    """What is published; GPUs are named by their UUIDs, with a GPU instance or ""."""
 
-    jobs: Mapping[tuple[JobName, str], JobGpuBusy] = MappingProxyType({})
+    jobs: Mapping[tuple[JobName, str, str], GpuSums] = MappingProxyType({})
     free: Mapping[JobName, FreeGpuTime] = MappingProxyType({})
-    memory_peaks: JobMemoryPeaks = MappingProxyType({})
-    boards: Mapping[str, tuple[float, float]] = MappingProxyType({})  # busy and observed seconds
-    # By UUID and GPU instance, and those of jobs.
-    profiles: Mapping[tuple[str, str], Mapping[str, float]] = MappingProxyType({})
-    job_profiles: Mapping[tuple[JobName, str, str], Mapping[str, float]] = MappingProxyType({})
+    boards: Mapping[tuple[str, str], GpuSums] = MappingProxyType({})
 
 
 def save(
@@ -36,8 +32,7 @@ def save(
     boot: str,
     boards: Mapping[str, BusyCounter],
     jobs: JobBusyCounters,
-    memory_peaks: JobMemoryPeaks,
-    profiles: Mapping[tuple[str, str], Mapping[str, float]],
+    profiles: Mapping[tuple[str, str], GpuSums],
 ) -> None:
     """Replace the file in one step. Raises OSError, in which case no older file is left."""
     document = {
@@ -45,7 +40,7 @@ def save(
             (uuid, each.busy_seconds, each.observed_seconds, each.last_stamp, each.recent)
             for uuid, each in boards.items()
         ],
-        "jobs": [(*job[:3], uuid, *sums) for (job, uuid), sums in jobs.totals.items()],
+        "jobs": [(*job[:3], *unit, sums) for (job, *unit), sums in jobs.sums.items()],
         "tenures": [
             (*job[:3], uuid, each.began, None if each.ended == _FOREVER else each.ended,
              each.is_confirmed)
@@ -58,18 +53,12 @@ def save(
         "free_before": [(*job[:3], *each) for job, each in jobs.free_before.items()],
         "free_at_end": [(*job[:3], *each) for job, each in jobs.free_at_end.items()],
         "profiles": [(*key, sums) for key, sums in profiles.items()],
-        "job_profiles": [(*job[:3], *of, sums) for (job, *of), sums in jobs.profiles.items()],
-        "memory_peaks": [(*job[:3], *of, peak) for (job, *of), peak in memory_peaks.items()],
     }  # fmt: skip
     state.save(directory, FILE, boot, document)
 
 
-def restore(
-    document: Mapping[str, Any],
-    vendor: GpuVendor,
-    jobs: JobBusyCounters,
-) -> JobMemoryPeaks:
-    """Fill new counters, and return the peaks.
+def restore(document: Mapping[str, Any], vendor: GpuVendor, jobs: JobBusyCounters) -> None:
+    """Fill new counters.
 
     Raises ValueError for a damaged document, of which then nothing is used.
     """
@@ -79,8 +68,9 @@ def restore(
              [BusySample(*map(float, each)) for each in recent])
             for uuid, busy, observed, stamp, recent in document["boards"]
         ]  # fmt: skip
-        totals = {
-            (_name(row), str(row[3])): JobGpuBusy(*map(float, row[4:])) for row in document["jobs"]
+        totals: dict[tuple[JobName, str, str], GpuSums] = {
+            (_name(job), str(uuid), str(part)): _floats(sums)
+            for *job, uuid, part, sums in document["jobs"]
         }
         tenures: dict[str, dict[JobName, Tenure]] = {}
         for *job, uuid, began, ended, confirmed in document["tenures"]:
@@ -93,27 +83,14 @@ def restore(
             {_name(row): FreeGpuTime(*map(float, row[3:])) for row in document[part]}
             for part in ("free_before", "free_at_end")
         )
-        whole = {
-            (str(uuid), str(part)): _floats(sums)
-            for uuid, part, sums in document.get("profiles", ())
-        }
-        of_jobs = {
-            (_name(row), str(row[3]), str(row[4])): _floats(row[5])
-            for row in document.get("job_profiles", ())
-        }
-        peaks = {
-            (_name(row), str(row[3]), str(row[4])): float(row[5])
-            for row in document["memory_peaks"]
-        }
+        whole = {(str(uuid), str(part)): _floats(sums) for uuid, part, sums in document["profiles"]}
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"damaged state: {type(error).__name__}: {error}") from error
     for uuid, busy, observed, stamp, recent in boards:
         vendor.busy_counter(uuid).restore(busy, observed, stamp, recent)
-    jobs.totals, jobs.tenures, jobs.divided_until, jobs.under_mps = totals, tenures, divided, mps
+    jobs.sums, jobs.tenures, jobs.divided_until, jobs.under_mps = totals, tenures, divided, mps
     jobs.free_on_node, jobs.free_before, jobs.free_at_end = free_on_node, before, at_end
-    jobs.profiles = of_jobs
     vendor.profiles = whole
-    return peaks
 
 
 def _name(row: Any) -> JobName:

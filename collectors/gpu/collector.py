@@ -21,7 +21,7 @@ from collectors.gpu.checkpoint import GpuCounters
 from collectors.gpu.devices import Gpu, GpuTable, Unit, read_mig_minors
 from collectors.gpu.families import families
 from collectors.gpu.holders import AllocationConflict, GpuMap, Holding, build_map
-from collectors.gpu.job_busy import JobBusyCounters, JobMemoryPeaks, add_peaks
+from collectors.gpu.job_busy import JobBusyCounters, memory_of_jobs
 from collectors.gpu.job_files import PrologFiles
 from collectors.gpu.metrics import METRICS, UTILIZATION
 from collectors.gpu.reading import GpuReading, GpuValues, KnownGpu, max_reading_age
@@ -101,7 +101,6 @@ class GpuCollector:
         self._once = LogOnce(log)
         self._last_map = GpuMap()
         self._job_busy = JobBusyCounters()
-        self._memory_peaks: JobMemoryPeaks = {}
         self.counters = GpuCounters()
         self._published_at = float("-inf")
         self._state_directory = host.state_directory
@@ -193,24 +192,18 @@ class GpuCollector:
             changes = [x for vendor in self._vendors.values() for x in vendor.process_changes()]
             gpus, before = self._known_gpus(), self._last_map.job_of_process
             current = self._build_map(gpus) if gpus else GpuMap()
-            lifetimes = self._lifetimes()
-            self._memory_peaks = add_peaks(
-                self._memory_peaks,
-                changes,
-                {each.gpu.uuid: each.observed.value for each in gpus if each.observed},
-                {**before, **current.job_of_process},
-                lifetimes,
-            )
+            readings = {each.gpu.uuid: each.observed.value for each in gpus if each.observed}
             self._held_gpus = {
                 each.gpu.uuid: self._held_gpu(each.gpu.uuid, each.observed.at, current)
                 for each in gpus
                 if each.observed
             }
             self._job_busy.update(
-                [each.observed.value for each in gpus if each.observed],
+                readings.values(),
                 current.holdings,
-                lifetimes,
+                self._lifetimes(),
                 self._host.clock(),
+                memory_of_jobs(changes, readings, {**before, **current.job_of_process}),
             )
             self._publish()
             self._count_conflicts(current.conflicts)
@@ -232,15 +225,16 @@ class GpuCollector:
         self._published_at = now
         counting = [x for each in self._vendors.values() for x in each.busy_counters.items()]
         boards = {uuid: each for uuid, each in counting if each.last_stamp is not None}
-        jobs, peaks = self._job_busy, self._memory_peaks
-        seconds = {
-            uuid: (each.busy_seconds, each.observed_seconds) for uuid, each in boards.items()
-        }
         profiles = {k: v for each in self._vendors.values() for k, v in each.profiles.items()}
-        counters = GpuCounters(jobs.totals, jobs.free, peaks, seconds, profiles, jobs.profiles)
+        sums = dict(profiles)
+        for uuid, each in boards.items():
+            busy = {"busy_seconds": each.busy_seconds, "observed_seconds": each.observed_seconds}
+            sums[uuid, ""] = {**sums.get((uuid, ""), {}), **busy}
+        jobs = self._job_busy
+        counters = GpuCounters(dict(jobs.sums), jobs.free, sums)
         try:
-            if self._state_directory and (boards or profiles):
-                checkpoint.save(self._state_directory, self._boot_id, boards, jobs, peaks, profiles)
+            if self._state_directory and sums:
+                checkpoint.save(self._state_directory, self._boot_id, boards, jobs, profiles)
             self._once.forget("state")
         except OSError as error:
             message = "GPU counters will start from zero after a restart: %s"
@@ -253,13 +247,11 @@ class GpuCollector:
         try:
             document = state.load(self._state_directory, checkpoint.FILE)
             if document is not None and state.is_of_boot(document, self._boot_id):
-                self._memory_peaks = checkpoint.restore(
-                    document, self._vendors["nvidia"], self._job_busy
-                )
+                checkpoint.restore(document, self._vendors["nvidia"], self._job_busy)
         except (OSError, ValueError) as error:
             log.warning("GPU counters start from zero: %s", error)
         self._restored_jobs = frozenset(
-            [*self._job_busy.free_before, *(job for job, _ in self._job_busy.totals)]
+            [*self._job_busy.free_before, *(job for job, *_ in self._job_busy.sums)]
         )
         self._restored_until = self._host.monotonic() + _JOBS_FOUND_SECONDS
 

@@ -5,30 +5,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collectors.gpu.checkpoint import GpuCounters
 from collectors.gpu.devices import Gpu, Unit, units_of
 from collectors.gpu.holders import CONFLICT_KINDS, Holding
-from collectors.gpu.job_busy import JobGpuBusy
 from collectors.gpu.metrics import (
-    BUSY_SECONDS,
+    COUNTED,
     DISAGREEMENTS,
     DRIVER_INFO,
     ENERGY,
     ERRORS,
     INFO,
-    JOB_BUSY_SECONDS,
+    JOB_COUNTED,
     JOB_FREE_BUSY_SECONDS,
     JOB_FREE_OBSERVED_SECONDS,
     JOB_INFO,
     JOB_MEMORY,
-    JOB_MEMORY_PEAK,
-    JOB_OBSERVED_SECONDS,
     JOB_PROCESSES,
-    JOB_PROFILE,
     JOB_SHARE,
-    JOB_UNOBSERVED_SECONDS,
     JOB_UTILIZATION,
     METRICS,
-    OBSERVED_SECONDS,
     PROCESSES,
-    PROFILE,
     QUANTITIES,
     READING_AGE,
 )
@@ -53,9 +46,7 @@ def families(
         samples += _gpu_samples(each, now)
     for holding in holdings:
         samples += _holding_samples(holding)
-    known = {each.gpu.uuid: each.gpu for each in gpus}
-    samples += _counted_samples(counters, known)
-    samples += _profile_samples(counters, known)
+    samples += _counted_samples(counters, {each.gpu.uuid: each.gpu for each in gpus})
     for vendor, version in drivers.items():
         if version:
             samples.append((DRIVER_INFO, labels(vendor=vendor, version=version), 1))
@@ -111,36 +102,11 @@ def _holding_samples(holding: Holding) -> Iterator[GpuSample]:
 
 def _counted_samples(counters: GpuCounters, gpus: Mapping[str, Gpu]) -> Iterator[GpuSample]:
     """Those of a GPU that is not known (again) are left out, since its number is not known."""
-    for uuid, (busy, observed) in counters.boards.items():
-        if uuid in gpus:
-            yield BUSY_SECONDS.metric, unit_labels(Unit(gpus[uuid])), busy
-            yield OBSERVED_SECONDS.metric, unit_labels(Unit(gpus[uuid])), observed
-    for (job, uuid), sums in counters.jobs.items():
-        if uuid in gpus:
-            yield from _busy_samples(join(job.labels, unit_labels(Unit(gpus[uuid]))), sums)
-    for (job, uuid, instance), peak in counters.memory_peaks.items():
-        if uuid in gpus:
-            unit = labels(gpu=str(gpus[uuid].index), uuid=uuid, gpu_instance=instance)
-            yield JOB_MEMORY_PEAK, join(job.labels, unit), peak
-    for job, time in counters.free.items():
-        yield JOB_FREE_BUSY_SECONDS, job.labels, time.busy_seconds
-        yield JOB_FREE_OBSERVED_SECONDS, job.labels, time.observed_seconds
-
-
-def _busy_samples(own_labels: Labels, sums: JobGpuBusy) -> Iterator[GpuSample]:
-    yield JOB_BUSY_SECONDS, own_labels, sums.busy_seconds
-    yield JOB_OBSERVED_SECONDS, own_labels, sums.observed_seconds
-    for reason, seconds in (("shared", sums.shared_seconds), ("mps", sums.mps_seconds)):
-        if seconds:
-            yield JOB_UNOBSERVED_SECONDS, join(own_labels, labels(reason=reason)), seconds
-
-
-def _profile_samples(counters: GpuCounters, gpus: Mapping[str, Gpu]) -> Iterator[GpuSample]:
     rows = [
-        *((PROFILE, NO_LABELS, unit, sums) for unit, sums in counters.profiles.items()),
+        *((COUNTED, NO_LABELS, unit, sums) for unit, sums in counters.boards.items()),
         *(
-            (JOB_PROFILE, job.labels, (uuid, instance), sums)
-            for (job, uuid, instance), sums in counters.job_profiles.items()
+            (JOB_COUNTED, job.labels, (uuid, instance), sums)
+            for (job, uuid, instance), sums in counters.jobs.items()
         ),
     ]
     for metrics, owner, (uuid, instance), sums in rows:
@@ -148,6 +114,9 @@ def _profile_samples(counters: GpuCounters, gpus: Mapping[str, Gpu]) -> Iterator
             unit = labels(gpu=str(gpus[uuid].index), uuid=uuid, gpu_instance=instance)
             for name, (metric, more) in metrics.items():
                 yield metric, join(owner, unit, more), sums.get(name)
+    for job, time in counters.free.items():
+        yield JOB_FREE_BUSY_SECONDS, job.labels, time.busy_seconds
+        yield JOB_FREE_OBSERVED_SECONDS, job.labels, time.observed_seconds
 
 
 def unit_labels(unit: Unit) -> Labels:

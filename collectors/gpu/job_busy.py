@@ -6,6 +6,7 @@ And the most memory that each job had on each GPU, from all changes that the dri
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from batchjob.quantities.gpu import PROFILE_PEAKS, PROFILED_SECONDS
@@ -26,13 +27,10 @@ _MPS_MARGIN_SECONDS = 5.0
 _Sample = TypeVar("_Sample", BusySample, ProfileSample)
 
 
-class JobGpuBusy(NamedTuple):
-    """The sums of a job on a GPU; the last two are of time in which its use could not be told."""
+GpuSums = Mapping[str, float]
+"""Counters and peaks by their names in COUNTED or JOB_COUNTED of `metrics`."""
 
-    busy_seconds: float = 0.0
-    observed_seconds: float = 0.0
-    shared_seconds: float = 0.0
-    mps_seconds: float = 0.0
+_UnitOfJob = tuple[JobName, str, str]  # with the GPU's UUID and the GPU instance
 
 
 class FreeGpuTime(NamedTuple):
@@ -66,12 +64,10 @@ class Tenure:
 
 
 class JobBusyCounters:
-    """The sums of all jobs, for one thread; `totals` may be read by any."""
+    """The sums of all jobs, for one thread; a copy of `sums` is for all."""
 
     def __init__(self) -> None:
-        self.totals: Mapping[tuple[JobName, str], JobGpuBusy] = {}  # by job and GPU UUID
-        # By job, GPU UUID and GPU instance.
-        self.profiles: Mapping[tuple[JobName, str, str], Mapping[str, float]] = {}
+        self.sums: dict[_UnitOfJob, GpuSums] = {}
         self.free: Mapping[JobName, FreeGpuTime] = {}
         self.free_on_node = FreeGpuTime()
         # By job: what of this was before its begin, and the job's sum once its end is divided.
@@ -90,55 +86,84 @@ class JobBusyCounters:
         holdings: Iterable[Holding],
         lifetimes: Mapping[JobName, JobLifetime],
         now: float,
+        memory: Iterable[tuple[_UnitOfJob, float]] = (),
     ) -> None:
-        """Take note of the holders, and divide the samples that are old enough.
+        """Take note of the holders and of their memory, and divide the samples that are old enough.
 
         A job's sums are kept as long as it has a lifetime. `now` are epoch seconds.
         """
-        self.totals = {key: sums for key, sums in self.totals.items() if key[0] in lifetimes}
-        self.profiles = {key: sums for key, sums in self.profiles.items() if key[0] in lifetimes}
+        self.sums = {key: sums for key, sums in self.sums.items() if key[0] in lifetimes}
         free_before = self.free_on_node
         held: dict[str, dict[JobName, Holding]] = {}
         for each in holdings:
             if each.share is not None or each.processes:  # else others contradict its claim
                 held.setdefault(_key(each.unit), {})[each.job] = each
         for reading in readings:
-            units = {unit.gpu_instance: _key(unit) for unit in units_of(reading.gpu)}
-            for key in units.values():
-                self._follow_holders(key, held.get(key, {}), lifetimes, now)
-            self._divide_busy(reading, held.get(reading.gpu.uuid, {}), now)
-            self._divide_profile(reading, units, lifetimes, now)
-            self._follow_mps(reading, now)
+            self._add_reading(reading, held, lifetimes, now)
+        for unit, total in memory:
+            if unit[0] in lifetimes:
+                self._add(unit, {}, {"memory_peak_bytes": total})
         if self.divided_until:
             self._add_free_time(lifetimes, free_before, now - _SETTLED_SECONDS)
 
-    def _divide_busy(self, reading: GpuReading, held: Iterable[JobName], now: float) -> None:
-        uuid, totals = reading.gpu.uuid, dict(self.totals)
-        if reading.busy_samples is not None:
-            for job in held:
-                totals.setdefault((job, uuid), JobGpuBusy())
-            for sample in _settled(uuid, reading.busy_samples, now, self.divided_until):
-                self._divide(uuid, sample, totals)
-        self.totals = totals
-
-    def _divide_profile(
+    def _add_reading(
         self,
         reading: GpuReading,
-        units: Mapping[str, str],
-        exposed: Container[JobName],
+        held: Mapping[str, Mapping[JobName, Holding]],
+        lifetimes: Mapping[JobName, JobLifetime],
         now: float,
     ) -> None:
-        """Give each sample to the unit's holders, if they are not several at a time."""
-        uuid, profiles = reading.gpu.uuid, dict(self.profiles)
+        uuid = reading.gpu.uuid
+        units = {unit.gpu_instance: _key(unit) for unit in units_of(reading.gpu)}
+        for key in units.values():
+            self._follow_holders(key, held.get(key, {}), lifetimes, now)
+        if reading.busy_samples is not None:
+            for job in held.get(uuid, ()):
+                self._add((job, uuid, ""), {"busy_seconds": 0.0, "observed_seconds": 0.0})
+            for busy in _settled(uuid, reading.busy_samples, now, self.divided_until):
+                self._divide_busy(uuid, busy, lifetimes)
         for sample in _settled(uuid, reading.profile, now, self._profiled_until):
-            if sample.gpu_instance not in units:
-                continue
-            parts, reason = self._parts(units[sample.gpu_instance], sample)
-            for job, part in parts.items():
-                key = job, uuid, sample.gpu_instance
-                if job in exposed and not reason:
-                    profiles[key] = _add_profile(profiles.get(key, {}), sample.values, part)
-        self.profiles = profiles
+            if sample.gpu_instance in units:
+                self._divide_profile(uuid, units[sample.gpu_instance], sample, lifetimes)
+        self._follow_mps(reading, now)
+
+    def _add(self, key: _UnitOfJob, more: GpuSums, peaks: GpuSums = MappingProxyType({})) -> None:
+        before = self.sums.get(key, {})
+        sums = {name: value + before.get(name, 0.0) for name, value in more.items()}
+        highest = {name: max(value, before.get(name, 0.0)) for name, value in peaks.items()}
+        self.sums[key] = {**before, **sums, **highest}
+
+    def _divide_busy(self, uuid: str, sample: BusySample, exposed: Container[JobName]) -> None:
+        """Give a sample to its holders, and to the node's free time if none is confirmed."""
+        parts, reason = self._parts(uuid, sample)
+        seconds = sample.ended - sample.began
+        if not any(each.is_confirmed for each in self._tenures_in(uuid, sample).values()):
+            self.free_on_node = FreeGpuTime(
+                self.free_on_node.busy_seconds + sample.busy_seconds,
+                self.free_on_node.observed_seconds + seconds,
+            )
+        for job, part in parts.items():
+            time = seconds * part.time
+            busy = {"busy_seconds": sample.busy_seconds * part.work, "observed_seconds": time}
+            if job in exposed:
+                self._add((job, uuid, ""), {f"{reason}_seconds": time} if reason else busy)
+
+    def _divide_profile(
+        self, uuid: str, key: str, sample: ProfileSample, exposed: Container[JobName]
+    ) -> None:
+        """Give a sample to the unit's holders, if they are not several at a time.
+
+        A peak is what was one job's alone.
+        """
+        parts, reason = self._parts(key, sample)
+        values, seconds = sample.values, sample.values[PROFILED_SECONDS]
+        for job, part in parts.items() if not reason else ():
+            own = {name: value * part.work for name, value in values.items()}
+            own[PROFILED_SECONDS] = seconds * part.time
+            ratios = {name: values[of] / seconds for name, of in PROFILE_PEAKS.items()}
+            if job in exposed:
+                peaks = ratios if part.work == 1.0 else {}
+                self._add((job, uuid, sample.gpu_instance), own, peaks)
 
     def _add_free_time(
         self, lifetimes: Mapping[JobName, JobLifetime], before: FreeGpuTime, until: float
@@ -191,33 +216,6 @@ class JobBusyCounters:
             first = first if now - last < _MPS_MARGIN_SECONDS else now
             self.under_mps[reading.gpu.uuid] = first, now
 
-    def _divide(
-        self, uuid: str, sample: BusySample, totals: dict[tuple[JobName, str], JobGpuBusy]
-    ) -> None:
-        """Give a sample to its holders, and to the node's free time if none is confirmed."""
-        tenures = self._tenures_in(uuid, sample)
-        parts, reason = self._parts(uuid, sample)
-        seconds = sample.ended - sample.began
-        if not any(each.is_confirmed for each in tenures.values()):
-            self.free_on_node = FreeGpuTime(
-                self.free_on_node.busy_seconds + sample.busy_seconds,
-                self.free_on_node.observed_seconds + seconds,
-            )
-        for job, part in parts.items():
-            sums = totals.get((job, uuid))
-            if sums is None:
-                continue  # the job is not exposed any more
-            if reason == "mps":
-                sums = sums._replace(mps_seconds=sums.mps_seconds + seconds * part.time)
-            elif reason:
-                sums = sums._replace(shared_seconds=sums.shared_seconds + seconds * part.time)
-            else:
-                sums = sums._replace(
-                    busy_seconds=sums.busy_seconds + sample.busy_seconds * part.work,
-                    observed_seconds=sums.observed_seconds + seconds * part.time,
-                )
-            totals[job, uuid] = sums
-
     def _tenures_in(self, key: str, sample: _Sample) -> dict[JobName, Tenure]:
         tenures = self.tenures.get(key, {})
         return {job: each for job, each in tenures.items() if each.overlaps(sample)}
@@ -243,22 +241,6 @@ def _key(unit: Unit) -> str:
     return f"{unit.gpu.uuid}/{unit.gpu_instance}" if unit.instance else unit.gpu.uuid
 
 
-def _add_profile(
-    sums: Mapping[str, float], values: Mapping[str, float], part: _Part
-) -> dict[str, float]:
-    """Sums, and peaks of what was the job's alone."""
-    added = {
-        name: value * (part.time if name == PROFILED_SECONDS else part.work) + sums.get(name, 0.0)
-        for name, value in values.items()
-    }
-    peaks = {
-        name: max(values[of] / values[PROFILED_SECONDS], sums.get(name, 0.0))
-        for name, of in PROFILE_PEAKS.items()
-        if part.work == 1.0
-    }
-    return {**sums, **added, **peaks}
-
-
 def _settled(
     uuid: str, samples: Sequence[_Sample], now: float, divided_until: dict[str, float]
 ) -> Iterator[_Sample]:
@@ -271,41 +253,27 @@ def _settled(
     divided_until[uuid] = until
 
 
-JobMemoryPeaks = Mapping[tuple[JobName, str, str], float]
-"""Bytes by job, the GPU's UUID, and the MIG instance ("": the whole GPU)."""
-
-
-def add_peaks(
-    peaks: JobMemoryPeaks,
+def memory_of_jobs(
     changes: Iterable[tuple[str, tuple[GpuProcess, ...]]],
     readings: Mapping[str, GpuReading],
     job_of_process: Mapping[tuple[str, int], JobName],
-    exposed: Iterable[JobName],
-) -> JobMemoryPeaks:
-    """The peaks with these changes, each of which has a GPU's UUID and its processes then.
+) -> Iterator[tuple[_UnitOfJob, float]]:
+    """The bytes of jobs after each change, which has a GPU's UUID and its processes, and now.
 
-    A process whose memory is unknown leaves its job without a peak at that moment. Jobs that are
-    not exposed any more are left out.
+    A process whose memory is unknown leaves its job without a value at that moment.
     """
-    kept = set(exposed)
-    found = {key: peak for key, peak in peaks.items() if key[0] in kept}
     now = ((uuid, reading.processes or ()) for uuid, reading in readings.items())
     for uuid, processes in (*changes, *now):
         if uuid not in readings:
             continue
         reading = readings[uuid]._replace(processes=processes)
         for unit in units_of(reading.gpu):
-            sums: dict[JobName, float | None] = {}
+            of_jobs: dict[JobName, list[float | None]] = {}
             for each in reading.processes_on(unit) or ():
                 job = job_of_process.get((uuid, each.pid))
-                if job in kept:
-                    sums[job] = _add(sums.get(job, 0.0), each.memory_bytes)
-            for job, total in sums.items():
-                key = job, uuid, unit.gpu_instance
-                if total is not None:
-                    found[key] = max(total, found.get(key, 0.0))
-    return found
-
-
-def _add(total: float | None, more: float | None) -> float | None:
-    return None if total is None or more is None else total + more
+                if job is not None:
+                    of_jobs.setdefault(job, []).append(each.memory_bytes)
+            for job, sizes in of_jobs.items():
+                known = [size for size in sizes if size is not None]
+                if len(known) == len(sizes):
+                    yield (job, uuid, unit.gpu_instance), sum(known)

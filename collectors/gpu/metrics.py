@@ -23,8 +23,6 @@ def _by(metric: Metric, label: str, *values: str) -> dict[str, GpuMetric]:
 
 
 UTILIZATION = GpuMetric(to_metric(gpu.GPU_UTILIZATION))
-BUSY_SECONDS = GpuMetric(to_metric(gpu.GPU_BUSY_SECONDS))
-OBSERVED_SECONDS = GpuMetric(to_metric(gpu.GPU_OBSERVED_SECONDS))
 MEMORY_USED = GpuMetric(to_metric(gpu.GPU_MEMORY_USED))
 MEMORY_TOTAL = GpuMetric(to_metric(gpu.GPU_MEMORY_TOTAL))
 POWER = GpuMetric(to_metric(gpu.GPU_POWER))
@@ -79,17 +77,17 @@ LOW_UTILIZATION = GpuMetric(
 PCIE = _by(to_metric(gpu.GPU_PCIE), "direction", "transmit", "receive")
 NVLINK = _by(to_metric(gpu.GPU_NVLINK), "direction", "transmit", "receive")
 
-PROFILE = {
+COUNTED = {
+    "busy_seconds": GpuMetric(to_metric(gpu.GPU_BUSY_SECONDS)),
+    "observed_seconds": GpuMetric(to_metric(gpu.GPU_OBSERVED_SECONDS)),
     **{name: GpuMetric(to_metric(metric)) for name, metric in gpu.GPU_PROFILE.items()},
     **{f"pcie_{direction}_bytes": metric for direction, metric in PCIE.items()},
 }
-"""Of a GPU or MIG instance, by the names that samples of GPM have."""
+"""Sums of a GPU or MIG instance, by the names that samples of GPM have."""
 
-JOB_PROFILE = {
-    name: GpuMetric(to_metric(quantity.metric), labels(**dict(quantity.labels)))
-    for name, quantity in (
-        gpu.JOB_GPU_PROFILE | gpu.JOB_GPU_PROFILE_PEAKS | gpu.JOB_GPU_TRAFFIC
-    ).items()
+JOB_COUNTED = {
+    each.name.removeprefix("gpu_"): GpuMetric(to_metric(each.metric), labels(**dict(each.labels)))
+    for each in gpu.JOB_GPU_COUNTED
 }
 
 QUANTITIES: tuple[GpuMetric, ...] = (
@@ -140,13 +138,9 @@ DRIVER_INFO = Metric(
 JOB_INFO = to_metric(gpu.JOB_GPU_INFO)
 JOB_SHARE = to_metric(gpu.JOB_GPU_SHARE.metric)
 JOB_UTILIZATION = to_metric(gpu.JOB_GPU_UTILIZATION.metric)
-JOB_BUSY_SECONDS = to_metric(gpu.JOB_GPU_BUSY_SECONDS.metric)
-JOB_OBSERVED_SECONDS = to_metric(gpu.JOB_GPU_OBSERVED_SECONDS.metric)
-JOB_UNOBSERVED_SECONDS = to_metric(gpu.JOB_GPU_UNOBSERVED_SECONDS)
 JOB_FREE_BUSY_SECONDS = to_metric(gpu.JOB_FREE_GPU_BUSY_SECONDS.metric)
 JOB_FREE_OBSERVED_SECONDS = to_metric(gpu.JOB_FREE_GPU_OBSERVED_SECONDS.metric)
 JOB_MEMORY = to_metric(gpu.JOB_GPU_MEMORY.metric)
-JOB_MEMORY_PEAK = to_metric(gpu.JOB_GPU_MEMORY_PEAK.metric)
 JOB_PROCESSES = to_metric(gpu.JOB_GPU_PROCESSES.metric)
 DISAGREEMENTS = Metric(
     "batchjob_gpu_map_disagreements_total",
@@ -161,9 +155,7 @@ DISAGREEMENTS = Metric(
 )
 
 METRICS: tuple[Metric, ...] = (
-    *dict.fromkeys(each.metric for each in (*QUANTITIES, *PROFILE.values())),
-    BUSY_SECONDS.metric,
-    OBSERVED_SECONDS.metric,
+    *dict.fromkeys(each.metric for each in (*QUANTITIES, *COUNTED.values())),
     INFO,
     PROCESSES,
     READING_AGE,
@@ -172,14 +164,10 @@ METRICS: tuple[Metric, ...] = (
     JOB_INFO,
     JOB_SHARE,
     JOB_UTILIZATION,
-    JOB_BUSY_SECONDS,
-    JOB_OBSERVED_SECONDS,
-    JOB_UNOBSERVED_SECONDS,
     JOB_FREE_BUSY_SECONDS,
     JOB_FREE_OBSERVED_SECONDS,
     JOB_MEMORY,
-    JOB_MEMORY_PEAK,
-    *dict.fromkeys(each.metric for each in JOB_PROFILE.values()),
+    *dict.fromkeys(each.metric for each in JOB_COUNTED.values()),
     JOB_PROCESSES,
     DISAGREEMENTS,
 )

@@ -122,7 +122,7 @@ def divided(samples, held, gpu=GPU, lifetimes=None):
     reading = GpuReading(gpu, {}, {}, (), profile=tuple(samples))
     for now, holdings, lives in held:
         counters.update([reading], holdings, lives, now)
-    return counters.profiles
+    return counters.sums
 
 
 def holding(job, instance=None, gpu=GPU):

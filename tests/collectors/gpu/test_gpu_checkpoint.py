@@ -17,14 +17,14 @@ GPU = Gpu("nvidia", 0, "GPU-0", 0, "00000000:0B:00.0", "NVIDIA H200")
 JOB, OTHER = make_name("slurm", "1", "alice"), make_name("slurm", "2", "bob")
 LIVES = {JOB: JobLifetime(1000.0, None), OTHER: JobLifetime(1000.0, None)}
 HOLDING = Holding(JOB, Unit(GPU), "prolog", 1.0, confirmed=True)
-PARTS = ("boards", "jobs", "tenures", "free_before", "memory_peaks", "profiles", "job_profiles")
+PARTS = ("boards", "jobs", "tenures", "free_before", "profiles")
 
 
 class Exporter:
     """A GPU that is busy for half of the time, one job that holds it and one that holds none."""
 
     def __init__(self):
-        self.board, self.jobs, self.peaks = BusyCounter(), JobBusyCounters(), {}
+        self.board, self.jobs = BusyCounter(), JobBusyCounters()
         self.profiles = {}
         self.session = 1
 
@@ -47,17 +47,18 @@ class Exporter:
 
     def save(self, directory):
         boards = {GPU.uuid: self.board}
-        checkpoint.save(directory, "boot", boards, self.jobs, self.peaks, self.profiles)
+        checkpoint.save(directory, "boot", boards, self.jobs, self.profiles)
 
     def restarted(self, directory):
         self.save(directory)
         new = Exporter()
         document = state.load(directory, checkpoint.FILE)
-        new.peaks = checkpoint.restore(document, new, new.jobs)
+        checkpoint.restore(document, new, new.jobs)
         return new
 
     def sums(self):
-        return tuple(self.jobs.totals[JOB, GPU.uuid])
+        sums = self.jobs.sums[JOB, GPU.uuid, ""]
+        return sums["busy_seconds"], sums["observed_seconds"]
 
 
 @pytest.fixture
@@ -91,25 +92,19 @@ def test_free_time_of_a_job_goes_on(exporter, tmp_path):
     assert new.jobs.free[OTHER] == exporter.jobs.free[OTHER]
 
 
-def test_peaks_are_restored(exporter, tmp_path):
-    exporter.peaks = {(JOB, GPU.uuid, ""): 65.0}
-    assert exporter.restarted(str(tmp_path)).peaks == exporter.peaks
-
-
 @pytest.mark.parametrize("part", PARTS)
 def test_damaged_file_is_refused_whole(exporter, tmp_path, part):
-    exporter.peaks = {(JOB, GPU.uuid, ""): 65.0}
     exporter.save(str(tmp_path))
     document = json.loads((tmp_path / checkpoint.FILE).read_text())
     new = Exporter()
     with pytest.raises(ValueError, match="damaged state"):
         checkpoint.restore({**document, part: [["x"]]}, new, new.jobs)
-    assert (new.jobs.totals, new.board.busy_seconds, new.profiles) == ({}, 0.0, {})
+    assert (new.jobs.sums, new.board.busy_seconds, new.profiles) == ({}, 0.0, {})
 
 
-def test_profiles_go_on(exporter, tmp_path):
+def test_profiles_and_peaks_go_on(exporter, tmp_path):
     sums = {"sm_active_seconds": 2.5, "profiled_seconds": 10.0}
     exporter.profiles = {(GPU.uuid, ""): sums}
-    exporter.jobs.profiles = {(JOB, GPU.uuid, ""): sums}
+    exporter.jobs.sums = {(JOB, GPU.uuid, ""): {**sums, "memory_peak_bytes": 65.0}}
     new = exporter.restarted(str(tmp_path))
-    assert (new.profiles, new.jobs.profiles) == (exporter.profiles, exporter.jobs.profiles)
+    assert (new.profiles, new.jobs.sums) == (exporter.profiles, exporter.jobs.sums)

@@ -1,7 +1,9 @@
 """Busy seconds of jobs: who held the GPU in each sample of the driver."""
 
+import json
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from collectors.gpu.reading import GpuProcess, GpuReading
 from collectors.jobs.view import JobHolder, JobLifetime, make_name
 from tests.collectors.gpu.test_busy_seconds import recorded_samples
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 GPU = Gpu("nvidia", 0, "GPU-0", 0, "00000000:0B:00.0", "NVIDIA H200")
 
 # Processes of known load that had the GPU for themselves: begin, end, seconds of kernels.
@@ -55,7 +58,11 @@ class Node:
 
     def sums(self, job):
         """Busy, observed, shared seconds, and those under MPS."""
-        return pytest.approx(self.counters.totals[make_name("slurm", job, "alice"), GPU.uuid])
+        return pytest.approx(self.exact_sums(job))
+
+    def exact_sums(self, job):
+        sums = self.counters.sums[make_name("slurm", job, "alice"), GPU.uuid, ""]
+        return [sums.get(f"{x}_seconds", 0) for x in ("busy", "observed", "shared", "mps")]
 
     def free(self, job):
         """Busy and observed seconds of the GPUs that nobody verifiably holds."""
@@ -87,7 +94,7 @@ def test_recorded_jobs_have_the_busy_seconds_of_their_load(node, name):
     node.run("1", begin, end)
     node.update(end + 1)
     node.update(end + 45)
-    busy, observed, *rest = node.counters.totals[make_name("slurm", "1", "alice"), GPU.uuid]
+    busy, observed, *rest = node.exact_sums("1")
     assert busy / (end - begin) == pytest.approx(truth / (end - begin), abs=0.02)
     assert observed == pytest.approx(end - begin, abs=0.4)
     assert rest == [0, 0]
@@ -157,7 +164,7 @@ def test_each_sample_is_given_once_and_a_removed_job_forgotten(node):
     assert node.sums("1") == (5.0, 10.0, 0, 0)
     node.lifetimes.clear()
     node.update(161.0)
-    assert not node.counters.totals
+    assert not node.counters.sums
 
 
 class OneJob:
@@ -229,3 +236,48 @@ def test_gpu_that_another_job_verifiably_holds_is_not_free(node):
     node.update(104.0, "1")
     node.update(150.0, "1")
     assert node.free("2") == (0, 0)
+
+
+H100 = json.loads((FIXTURES / "nvml_samples" / "h100_loads.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def h100():
+    """The loads of a run on an H100, one after the other, as the exporter follows them."""
+    node, counter, samples = Node(), BusyCounter(), H100["samples"]
+    for now in range(int(samples[0][0] / 1e6) + 10, int(samples[-1][0] / 1e6) + 45, 2):
+        new = [
+            UtilizationSample(at, (percent + 0.5 if 1 <= percent <= 99 else percent) / 100)
+            for at, percent in samples
+            if (counter.last_stamp or 0) < at <= now * 1e6
+        ]
+        counter.add(new, 1, now)
+        node.samples = counter.recent
+        began = {name: load for name, load in H100["loads"].items() if load["began"] < now}
+        holders = [name for name, load in began.items() if load["ended"] > now]
+        node.mps = any(name.startswith("mps") for name in holders)
+        for name, load in began.items():
+            node.run(name, load["began"], None if name in holders else load["ended"])
+        node.update(now, *holders)
+    return node
+
+
+@pytest.mark.parametrize(
+    "name",
+    # Not those of which the recording lacks half a second.
+    ["duty33", "one_block", "loop", "fp16", "fp64", "duty82", "duty97",
+     "dram", "three_seconds"],
+)  # fmt: skip
+def test_utilization_on_an_h100_is_that_of_the_load(h100, name):
+    load = H100["loads"][name]
+    busy, observed, *_ = h100.exact_sums(name)
+    truth = load["busy"] / (load["ended"] - load["began"])
+    assert busy / observed == pytest.approx(truth, abs=0.02)
+
+
+def test_jobs_on_one_h100_at_a_time_have_no_utilization(h100):
+    for name in ("shared_a", "shared_b", "mps_a", "mps_b"):
+        load, (busy, _, shared, mps) = H100["loads"][name], h100.exact_sums(name)
+        assert shared + mps == pytest.approx(load["ended"] - load["began"], abs=0.6)
+        assert bool(shared) == name.startswith("shared")
+        assert busy < 0.6, "at its border"
