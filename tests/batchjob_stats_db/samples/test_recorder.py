@@ -299,7 +299,7 @@ def test_failed_reading_skips_only_its_pass(tmp_path, caplog):
 
 def test_samples_of_a_recorded_machine(tree, tmp_path):
     host = tree("slurm-24.11-v2-r2-a")
-    collector = jobs_collector.build(host, jobs_collector.JobsOptions(), {})
+    collector = jobs_collector.JobsCollector(host, jobs_collector.JobsOptions())
     collector.update()
     try:
         recorder = Recorder(
