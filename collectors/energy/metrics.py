@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from collectors.energy.ledger import EnergyAccounts
-from collectors.metric import Metric, MetricFamily, join, labels, to_metric
+from collectors.metric import Metric, MetricFamily, join, labelled_family, labels, to_metric
 from collectors.power.meter import Meter
 
 JOB_ENERGY = to_metric(ENERGY_JOULES.metric)
@@ -60,7 +60,7 @@ def families(summary: MeterSummary, now: float) -> list[MetricFamily]:
                 for (component, consumer), joules in accounts.node.items()
             ],
         ),
-        MetricFamily(AGE, [(labels(meter=name), now - at) for name, at in summary.read_at.items()]),
+        labelled_family(AGE, {name: now - at for name, at in summary.read_at.items()}),
         MetricFamily(TICK_ERRORS, [(labels(), summary.tick_errors)]),
         *(_meter_families(summary) if summary.meter else ()),
     ]
@@ -87,18 +87,14 @@ def _meter_families(summary: MeterSummary) -> list[MetricFamily]:
     assert summary.meter is not None
     accounts = summary.accounts
     gpus = "included" if summary.includes_gpus else "apart"
-    without_data = {labels(meter=summary.meter.name): accounts.seconds_without_data}
+    without_data = {summary.meter.name: accounts.seconds_without_data}
     if any(component == "gpu" for component, _ in accounts.node):
-        without_data[labels(meter="gpu")] = accounts.gpu_seconds_without_data
-    result = [
-        MetricFamily(
-            SOURCE, [(labels(source=summary.meter.name, scope=summary.meter.scope, gpus=gpus), 1.0)]
-        ),
-        MetricFamily(WITHOUT_DATA, list(without_data.items())),
-    ]
+        without_data["gpu"] = accounts.gpu_seconds_without_data
+    source = labels(source=summary.meter.name, scope=summary.meter.scope, gpus=gpus)
+    result = [MetricFamily(SOURCE, [(source, 1.0)]), labelled_family(WITHOUT_DATA, without_data)]
     if summary.includes_gpus:
         result.append(MetricFamily(OVERDRAWN, [(labels(), accounts.overdrawn_joules)]))
     if accounts.idle_watts is not None:
         origin = "configured" if summary.idle_configured else "learned"
-        result.append(MetricFamily(IDLE, [(labels(origin=origin), accounts.idle_watts)]))
+        result.append(labelled_family(IDLE, {origin: accounts.idle_watts}))
     return result
