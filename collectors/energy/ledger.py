@@ -5,6 +5,7 @@ With the idle power that divides them: configured, or measured while nothing run
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from collectors.emissions.providers.provider import EmissionFactor
@@ -30,19 +31,17 @@ LearnedIdlePower = tuple[float, float]
 """The watts of the lowest mean of an idle minute, and its time in epoch seconds."""
 
 
+@dataclass(eq=False)
 class IdlePower:
     """The idle power; 0 until an idle minute was measured: all energy is split by CPU time.
 
     Busy minutes are not used: the lowest power of a node that is never idle is not its idle power.
     """
 
-    def __init__(
-        self, configured: float | None = None, learned: LearnedIdlePower | None = None
-    ) -> None:
-        self.configured = configured
-        self.learned = learned
-        self._joules = 0.0
-        self._seconds = 0.0
+    configured: float | None = None
+    learned: LearnedIdlePower | None = None
+    _joules: float = 0.0
+    _seconds: float = 0.0
 
     def watts(self, epoch: float) -> float | None:
         """The current idle power; None while it is not known."""

@@ -15,6 +15,7 @@ import re
 import struct
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from batchjob.runtime.subprocesses import CommandTimeoutError, SchedulerError, call
@@ -61,28 +62,23 @@ _TOOL_PERIOD = re.compile(r"(?:Sampling period|Statistics reporting time period)
 _PASSWORD_FLAGS = {"ipmitool": ("-P",), "ipmi-dcmi": ("-p", "--password"), "ipmiutil": ("-P",)}
 
 
+@dataclass(eq=False)
 class BmcPower:
     """Queries a BMC. DCMI or sensors are chosen once, and again only after consecutive failures."""
 
-    def __init__(
-        self,
-        connect: Callable[[], Bmc],
-        timeout: float,
-        source: str = "auto",
-        sensors: tuple[str, ...] = (),
-    ) -> None:
-        self._connect = connect
-        self._timeout = timeout
-        self._source = "sdr" if sensors else source
-        self._sensor_names = sensors
-        self._bmc: Bmc | None = None
-        self._read_power: Callable[[Bmc], Power] | None = None
-        self._failures = 0
+    connect: Callable[[], Bmc]
+    timeout: float
+    source: str = "auto"
+    sensors: tuple[str, ...] = ()
+    """The names of those that are configured, which are read whatever the source."""
+    _bmc: Bmc | None = None
+    _read_power: Callable[[Bmc], Power] | None = None
+    _failures: int = 0
 
     def read(self) -> Power:
         try:
             if self._bmc is None:
-                self._bmc = self._connect()
+                self._bmc = self.connect()
             if self._read_power is None:
                 self._read_power = self._choose_source(self._bmc)
             power = self._read_power(self._bmc)
@@ -103,28 +99,28 @@ class BmcPower:
             bmc.close()
 
     def _choose_source(self, bmc: Bmc) -> Callable[[Bmc], Power]:
-        if self._source == "sdr":
+        if self.source == "sdr" or self.sensors:
             return self._find_sensors(bmc)
-        read = partial(read_dcmi, timeout=self._timeout)
+        read = partial(read_dcmi, timeout=self.timeout)
         try:
             read(bmc)
         except IpmiError as error:
-            if self._source == "dcmi" or error.reason not in ("unsupported", "no_reading"):
+            if self.source == "dcmi" or error.reason not in ("unsupported", "no_reading"):
                 raise
             log.info("no power by DCMI (%s): looking for power sensors", error)
             return self._find_sensors(bmc)
         return read
 
     def _find_sensors(self, bmc: Bmc) -> Callable[[Bmc], Power]:
-        sensors = find_power_sensors(bmc, self._timeout, _REPOSITORY_SECONDS)
-        chosen = node_sensors(sensors, self._sensor_names)
+        sensors = find_power_sensors(bmc, self.timeout, _REPOSITORY_SECONDS)
+        chosen = node_sensors(sensors, self.sensors)
         if not chosen:
             names = ", ".join(sensor.name for sensor in sensors) or "none"
             raise IpmiError(
                 "unsupported", f"no sensor measures the power of the node (sensors in W: {names})"
             )
         log.info("node power is the sum of: %s", ", ".join(sensor.name for sensor in chosen))
-        return lambda bmc: read_sensors(bmc, chosen, self._timeout)
+        return lambda bmc: read_sensors(bmc, chosen, self.timeout)
 
 
 def read_sensors(bmc: Bmc, chosen: tuple[IpmiSensor, ...], timeout: float) -> Power:
