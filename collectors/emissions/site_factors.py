@@ -187,6 +187,7 @@ def parse_retry_after(text: str, now: float) -> float:
     return min(max(0.0, at - now), _MAX_RETRY_SECONDS)
 
 
+@dataclass(eq=False)
 class SiteFactors:
     """The factors of a site: constants, and those of providers.
 
@@ -194,15 +195,9 @@ class SiteFactors:
     this machine's is used.
     """
 
-    def __init__(
-        self,
-        constants: Sequence[EmissionFactor],
-        pollers: Sequence[ProviderPoller],
-        clock: Clock = time.time,
-    ) -> None:
-        self.pollers = pollers
-        self.clock = clock
-        self._constants = constants
+    constants: Sequence[EmissionFactor]
+    pollers: Sequence[ProviderPoller]
+    clock: Clock = time.time
 
     @classmethod
     def of_site(
@@ -252,7 +247,7 @@ class SiteFactors:
         for poller in self.pollers:
             for each in poller.current():
                 factors.setdefault(each.provider, each)
-        for each in self._constants:
+        for each in self.constants:
             factors[each.provider] = each
         return tuple(factors.values())
 
