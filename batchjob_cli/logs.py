@@ -10,10 +10,10 @@ from batchjob.local_runs import history
 from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merge_streams
 from batchjob.runtime.settings import SettingsError, type_and_metavar
-from batchjob.runtime.times import format_time, past_time
+from batchjob.runtime.times import format_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import remote_runs
-from batchjob_cli.client.connect import find_run, run_parser
+from batchjob_cli.client.connect import add_window, find_run, run_parser
 from batchjob_cli.client.problems import files_named
 from batchjob_cli.client.table import add_zone
 
@@ -29,12 +29,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--stream", choices=STREAMS, help="only this stream (default: both, ordered by time)"
     )
-    parser.add_argument(
-        "--since",
-        **type_and_metavar(past_time),
-        help="only lines after this time: 10m (ago), 22:30, 2026-04-04T22:30",
-    )
-    parser.add_argument("--until", **type_and_metavar(past_time), help="only up to this time")
+    add_window(parser, "lines")
     parser.add_argument("--limit", **type_and_metavar(integer), help="only the last N lines")
     parser.add_argument("--timestamps", action="store_true", help="prefix each line with its time")
     add_zone(parser)

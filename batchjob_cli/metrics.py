@@ -17,11 +17,15 @@ from batchjob.local_runs.directory import RUNS, SAMPLES, data_directory
 from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import Parser, type_and_metavar
-from batchjob.runtime.times import past_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import curves
 from batchjob_cli.client.answer import foreign_answer_error, parse_rows, quote_beginning
-from batchjob_cli.client.connect import add_arguments, named_server, window_parameters
+from batchjob_cli.client.connect import (
+    add_arguments,
+    add_window,
+    named_server,
+    window_parameters,
+)
 from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, format_table, print_text
@@ -63,12 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--type", choices=TYPES, default="overview", help="measurements to show (default: overview)"
     )
-    parser.add_argument(
-        "--since",
-        **type_and_metavar(past_time),
-        help="only samples after this time: 10m (ago), 22:30, 2026-04-04T22:30",
-    )
-    parser.add_argument("--until", **type_and_metavar(past_time), help="only up to this time")
+    add_window(parser, "samples")
     parser.add_argument("--limit", **type_and_metavar(integer), help="only the latest N samples")
     add_zone(parser)
     parser.add_argument("--json", action="store_true", help="print each sample as a JSON object")

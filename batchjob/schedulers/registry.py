@@ -180,10 +180,7 @@ def detect(local: str) -> "DetectedCluster | None":
     for scheduler in CLUSTERS.values():
         cluster = scheduler.load_cluster_module().detect()
         if cluster is not None:
-            same_name = cluster.cluster == local
-            return (
-                cluster._replace(cluster=f"{local}-{cluster.title.lower()}")
-                if same_name
-                else cluster
-            )
+            if cluster.cluster == local:
+                cluster = cluster._replace(cluster=f"{local}-{cluster.title.lower()}")
+            return cluster
     return None

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchjob.local_runs.directory import LOCAL, data_directory
-from batchjob.runtime.settings import Parser, SettingsError
+from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
+from batchjob.runtime.times import past_time
 from batchjob.secret_files import SecretFileError, read_secret
 from batchjob_cli.client.answer import next_page_link, parse_rows
 from batchjob_cli.client.problems import NotFoundError, files_named
@@ -36,36 +37,36 @@ QueryFunction = Callable[[str, Parameters], "HttpReply"]
 """Path below /api/v1, or the `next` link of a response, and parameters -> response."""
 
 
+# Option, value, environment variable of the default, and help.
+_ARGUMENTS = (
+    ("--server", "URL", SERVER,
+     "URL of the server, such as https://jobs.example.org (default: ${})"),
+    ("--token-file", "FILE", "",
+     f"file with the token for the server (default: the token in ${TOKEN})"),
+    ("--cert", "FILE", CERT, "client certificate for the server (PEM) (default: ${})"),
+    ("--key", "FILE", KEY,
+     "key of the client certificate, unless it is in the same file (default: ${})"),
+    ("--ca-file", "FILE", CA, "CA certificates to trust (PEM) (default: ${})"),
+    ("--data", "DIRECTORY", "", "data directory of the local database "
+     "(default: $BATCHJOB_DATA or ~/.local/state/batchjob)"),
+)  # fmt: skip
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server", "Default: the local database.")
-    group.add_argument(
-        "--server",
-        default=os.environ.get(SERVER, ""),
-        metavar="URL",
-        help=f"URL of the server, such as https://jobs.example.org (default: ${SERVER})",
+    for flag, value, variable, text in _ARGUMENTS:
+        default = os.environ.get(variable, "")
+        group.add_argument(flag, default=default, metavar=value, help=text.format(variable))
+
+
+def add_window(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --since and --until, for `window_parameters`."""
+    parser.add_argument(
+        "--since",
+        **type_and_metavar(past_time),
+        help=f"only {what} after this time: 10m (ago), 22:30, 2026-04-04T22:30",
     )
-    group.add_argument(
-        "--token-file",
-        default="",
-        metavar="FILE",
-        help=f"file with the token for the server (default: the token in ${TOKEN})",
-    )
-    for flag, variable, text in (
-        ("--cert", CERT, "client certificate for the server (PEM)"),
-        ("--key", KEY, "key of the client certificate, unless it is in the same file"),
-        ("--ca-file", CA, "CA certificates to trust (PEM)"),
-    ):
-        group.add_argument(
-            flag, default=os.environ.get(variable, ""), metavar="FILE",
-            help=f"{text} (default: ${variable})",
-        )  # fmt: skip
-    group.add_argument(
-        "--data",
-        default="",
-        metavar="DIRECTORY",
-        help="data directory of the local database "
-        "(default: $BATCHJOB_DATA or ~/.local/state/batchjob)",
-    )
+    parser.add_argument("--until", **type_and_metavar(past_time), help="only up to this time")
 
 
 def job_pages(
@@ -173,11 +174,10 @@ def read_pages(
 
 def run_parser(name: str, description: str, nargs: str | None = None) -> argparse.ArgumentParser:
     """A parser with the server options and the argument JOB (`job`: how many)."""
-    parser = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
+    parser = command_parser(name, description)
     parser.add_argument(
         "job", nargs=nargs, metavar="JOB", help="id of a run, a prefix of it, or its name"
     )
-    add_arguments(parser)
     return parser
 
 

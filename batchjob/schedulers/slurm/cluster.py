@@ -4,6 +4,7 @@ A command that does not support `--json` (sdiag and scontrol before 23.02, or a 
 its JSON plugin) is run without it from then on. So both are tried once, whatever the version.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -90,15 +91,13 @@ def _command_reader(options: CommandOptions, part: str) -> Callable[[], Any]:
     def read() -> Any:
         nonlocal supports_json
         if supports_json:
-            try:
+            with contextlib.suppress(CommandFailedError, NotJsonError, SlurmJsonError):
                 output = run(options, json_command, variables).stdout
                 return from_json(parse_json_object(output))
-            except (CommandFailedError, NotJsonError, SlurmJsonError):
-                found = from_text(run(options, text_command, variables).stdout)
-                # The text output works, so the failure was not the controller's.
-                supports_json = False
-                return found
-        return from_text(run(options, text_command, variables).stdout)
+        found = from_text(run(options, text_command, variables).stdout)
+        # The text output works, so a failure was not the controller's.
+        supports_json = False
+        return found
 
     return read
 
