@@ -8,6 +8,7 @@ into it at its deadline.
 import socket
 import time
 from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from selectors import EVENT_READ, EVENT_WRITE
@@ -87,23 +88,20 @@ ConnectionSteps = Generator[Wait | HttpRequest, Answer | None, None]
 _Step = Generator[Wait, object, T]
 
 
+@dataclass(eq=False)
 class HttpConnection:
     """One connection; a client may have several."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        client: str,
-        timeouts: ClientTimeouts,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.socket = stream.socket
-        self.client = client
-        self._stream = stream
-        self._timeouts = timeouts
-        self._clock = clock
-        self._received = bytearray()
-        self.unsent_bytes = 0  # bytes of an answer that the client has not read yet
+    stream: Stream
+    client: str
+    timeouts: ClientTimeouts
+    clock: Callable[[], float] = time.monotonic
+    unsent_bytes: int = 0
+    """Bytes of an answer that the client has not read yet."""
+    _received: bytearray = field(default_factory=bytearray)
+
+    def __post_init__(self) -> None:
+        self.socket = self.stream.socket
         self.steps: ConnectionSteps = self._serve()
 
     def resume(self) -> Wait | HttpRequest:
@@ -129,8 +127,8 @@ class HttpConnection:
         self.socket.close()
 
     def _serve(self) -> ConnectionSteps:
-        deadline = self._clock() + self._timeouts.head
-        yield from self._retry_when_ready(self._stream.handshake, deadline)
+        deadline = self.clock() + self.timeouts.head
+        yield from self._retry_when_ready(self.stream.handshake, deadline)
         keep_alive = True
         while keep_alive:
             try:
@@ -149,7 +147,7 @@ class HttpConnection:
             yield from self._send_all(answer.data)
             keep_alive = answer.keep_alive
             del answer  # an exposition is large, and the next request may take long to arrive
-            deadline = self._clock() + self._timeouts.idle
+            deadline = self.clock() + self.timeouts.idle
         yield from self._linger()
 
     def _read_head(self, deadline: float) -> _Step[bytes | None]:
@@ -158,7 +156,7 @@ class HttpConnection:
         scanned, request_begun = 0, False
         while (end := buffer.find(b"\r\n\r\n", scanned)) < 0:
             if buffer and not request_begun:
-                request_begun, deadline = True, min(deadline, self._clock() + self._timeouts.head)
+                request_begun, deadline = True, min(deadline, self.clock() + self.timeouts.head)
             if len(buffer) > HEAD_LIMIT:
                 raise RequestRefused(
                     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large"
@@ -166,7 +164,7 @@ class HttpConnection:
             scanned = max(len(buffer) - 3, 0)
             try:
                 data = yield from self._retry_when_ready(
-                    partial(self._stream.receive, _RECEIVE_BYTES), deadline
+                    partial(self.stream.receive, _RECEIVE_BYTES), deadline
                 )
             except TimeoutError:
                 if not buffer:
@@ -187,23 +185,23 @@ class HttpConnection:
         return head
 
     def _send_all(self, data: bytes | bytearray) -> _Step[None]:
-        deadline = self._clock() + self._timeouts.send
+        deadline = self.clock() + self.timeouts.send
         rest = memoryview(data)
         while rest:
             self.unsent_bytes = len(rest)
             rest = rest[
-                (yield from self._retry_when_ready(partial(self._stream.send, rest), deadline)) :
+                (yield from self._retry_when_ready(partial(self.stream.send, rest), deadline)) :
             ]
         self.unsent_bytes = 0
 
     def _linger(self) -> _Step[None]:
         """Read what the client still sends: a reset would make it lose the answer."""
         self.socket.shutdown(socket.SHUT_WR)
-        deadline = self._clock() + self._timeouts.linger
+        deadline = self.clock() + self.timeouts.linger
         discarded_bytes = 0
         while discarded_bytes < _MAX_LINGER_BYTES:
             data = yield from self._retry_when_ready(
-                partial(self._stream.receive, _RECEIVE_BYTES), deadline
+                partial(self.stream.receive, _RECEIVE_BYTES), deadline
             )
             if not data:
                 return

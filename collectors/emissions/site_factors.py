@@ -7,7 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from batchjob.runtime.background import PostponedError, Refresher
@@ -90,37 +90,32 @@ class EmissionsOptions(WattTimeOptions, ElectricityMapsOptions, CommonOptions):
     """Where emission factors come from. The fields of the last class come first."""
 
 
+@dataclass(eq=False)
 class ProviderPoller:
     """A provider for one zone. `clock` gives epoch seconds."""
 
-    def __init__(
-        self,
-        name: str,
-        provider: ProviderEntry,
-        access: ProviderAccess,
-        fetch_json: FetchJson,
-        clock: Clock = time.time,
-        spread: float = 0.0,
-    ) -> None:
-        self.name = name
-        self._provider = provider
-        self._access = access
-        self._fetch_json = fetch_json
-        self._clock = clock
-        self._errors: Counter[str] = Counter()
-        self._last_factors: tuple[EmissionFactor, ...] = ()
+    name: str
+    provider: ProviderEntry
+    access: ProviderAccess
+    fetch_json: FetchJson
+    clock: Clock = time.time
+    spread: float = 0.0
+    _errors: Counter[str] = field(default_factory=Counter)
+    _last_factors: tuple[EmissionFactor, ...] = ()
+
+    def __post_init__(self) -> None:
         self.refresher: Refresher[None] = Refresher(
-            f"emissions {name}:{access.zone}",
+            f"emissions {self.name}:{self.access.zone}",
             self._query,
-            provider.interval,
-            provider.interval,
+            self.provider.interval,
+            self.provider.interval,
             longest_pause=_LONGEST_PAUSE,
-            first_pause=spread,
+            first_pause=self.spread,
         )
 
     def current(self) -> tuple[EmissionFactor, ...]:
         """The factors valid now: an outdated one is not returned."""
-        now = self._clock()
+        now = self.clock()
         return tuple(
             each
             for each in self._last_factors
@@ -132,8 +127,8 @@ class ProviderPoller:
 
     def _query(self) -> None:
         try:
-            factors = self._provider.read(self._fetch_json, self._access, self._clock())
-            now = self._clock()
+            factors = self.provider.read(self.fetch_json, self.access, self.clock())
+            now = self.clock()
             if all(now - each.observed_at > longest_age(each.provider) for each in factors):
                 hours = (now - max(each.observed_at for each in factors)) / 3600
                 raise FactorError("late", f"the newest value is {hours:.1f} hours old")
@@ -267,9 +262,9 @@ def _provider_access(
 ) -> ProviderAccess:
     addresses = {provider: url for provider, _, url in (x.partition("=") for x in options.url)}
     entry = PROVIDERS[name]
-    for field in filter(None, (entry.user_option, entry.credential_option)):
-        if not getattr(options, field):
-            raise SettingsError(f"{section}.{field.replace('_', '-')}: expected with {name}")
+    for needed in filter(None, (entry.user_option, entry.credential_option)):
+        if not getattr(options, needed):
+            raise SettingsError(f"{section}.{needed.replace('_', '-')}: expected with {name}")
     user = getattr(options, entry.user_option) if entry.user_option else ""
     path = getattr(options, entry.credential_option) if entry.credential_option else ""
     return ProviderAccess(addresses.get(name, entry.url), zone, user, _secret_reader(path))
