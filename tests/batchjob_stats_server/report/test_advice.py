@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.runtime.settings import SettingsError
-from batchjob_stats_server.report.conditions import ValueError, parse_condition
+from batchjob_stats_server.report.conditions import parse_condition
 from batchjob_stats_server.report.facts import FACTS, evaluate_quantities
 from batchjob_stats_server.report.model import NodeUse
 from batchjob_stats_server.report.rules import advise, load_rules
