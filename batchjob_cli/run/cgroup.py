@@ -33,7 +33,6 @@ from collectors.jobs.cgroups.reader import (
     read_path,
     read_pids,
 )
-from collectors.jobs.discovery.walk import match
 
 _V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})
 _V2 = ("cpu", "io", "memory", "pids")
@@ -228,6 +227,8 @@ def _create_v2(jobid: str, hierarchy: Hierarchy, limits: RunLimits, host: Host) 
 
     def is_unseen(parent: str) -> bool:
         """Whether the exporter does not look there, as in most of user.slice."""
+        from collectors.jobs.discovery.walk import match  # which loads much of the exporter
+
         path = f"{parent}/{RUNS_DIRECTORY}/{RUN_PREFIX}{jobid}"
         return match(os.path.relpath(path, hierarchy.root), registry.layouts(), 2) is None
 

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.subprocesses import SchedulerError, call
 from batchjob_cli.run.launch import WRONG_USAGE, RunStartError
-from collectors.gpu.vendor import vendors
 from collectors.host import Host
 
 _HELD, _WAITING = "batchjob-gpu-", "batchjob-gpus-"  # names of sockets
@@ -127,6 +126,8 @@ class RunGpus:
 
 def read_gpus(host: Host) -> tuple[list[RunGpu], dict[str, int], list[str], str]:
     """The GPUs that answer, how many each vendor has, the vendors' variables, and what is wrong."""
+    from collectors.gpu.vendor import vendors  # which runs without GPUs do without
+
     found, counts, variables, problems = [], {}, [], []
     for name, vendor in vendors(host, _ASK_SECONDS).items():
         variables.append(vendor.visible_devices)

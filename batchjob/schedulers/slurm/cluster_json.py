@@ -43,13 +43,13 @@ _MEGABYTE = 1024**2
 
 def nodes(answer: Any) -> list[ClusterNode]:
     """Nodes from `scontrol show nodes --json` or /slurm/.../nodes; there is at least one."""
-    found = [_node(row) for row in _checked_rows(answer, "nodes") if row.get("name")]
+    found = [node(row) for row in _checked_rows(answer, "nodes") if row.get("name")]
     if not found:
         raise SlurmJsonError("Slurm lists no nodes")
     return found
 
 
-def _node(row: Mapping[str, Any]) -> ClusterNode:
+def node(row: Mapping[str, Any]) -> ClusterNode:
     words = (*state_words(row.get("state")), *state_words(row.get("state_flags")))
     base, *flags = [word.lower() for word in words if word] or ["unknown"]
     memory, allocated = parse_count(row.get("real_memory")), parse_count(row.get("alloc_memory"))
@@ -92,10 +92,10 @@ def node_gpus(gres: str, used: str | None) -> tuple[int, int | None, tuple[GpuMo
 
 def jobs(answer: Any) -> list[ClusterJob]:
     """Jobs from `squeue --json` or /slurm/.../jobs, with those that ended within MinJobAge."""
-    return [_job(row) for row in _checked_rows(answer, "jobs")]
+    return [job(row) for row in _checked_rows(answer, "jobs")]
 
 
-def _job(row: Mapping[str, Any]) -> ClusterJob:
+def job(row: Mapping[str, Any]) -> ClusterJob:
     words = state_words(row.get("job_state"))
     state = live_state(words)
     is_pending = state is JobState.PENDING

@@ -46,8 +46,10 @@ _NODE_COUNTS = {
 
 def nodes(output: bytes) -> list[ClusterNode]:
     """Nodes from `scontrol -o -d show nodes`; there is at least one."""
-    rows = [_node(line) for line in _lines(output) if line.startswith("NodeName=")]
-    return cluster_json.nodes({"nodes": rows})
+    lines = [line for line in _lines(output) if line.startswith("NodeName=")]
+    if not lines:
+        raise SchedulerError("scontrol lists no nodes")
+    return [cluster_json.node(_node(line)) for line in lines]
 
 
 def _lines(output: bytes) -> list[str]:
@@ -75,7 +77,7 @@ def _node(line: str) -> dict[str, Any]:
 
 def jobs(output: bytes) -> list[ClusterJob]:
     """Jobs from `squeue -O` with columns separated by `|`, and a header even without jobs."""
-    return cluster_json.jobs({"jobs": [*map(_job, _parse_table(output, "JOBID", "squeue"))]})
+    return [cluster_json.job(_job(row)) for row in _parse_table(output, "JOBID", "squeue")]
 
 
 def _parse_table(output: bytes, column: str, command: str) -> Iterator[dict[str, str]]:
