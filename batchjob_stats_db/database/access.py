@@ -148,14 +148,14 @@ def of_user(
     coordinated |= {each for each in accounts if cluster in ("", each.cluster)}
     # A coordinator of an account also coordinates the accounts below it (sacctmgr(1)).
     rows = db.execute(_ACCOUNT_TREE).all() if coordinated else []
-    growing = True
-    while growing:
-        below = {
+    while (
+        below := {
             ClusterAccount(row.cluster, row.account)
             for row in rows
-            if ClusterAccount(row.cluster, row.parent) in coordinated
+            if (row.cluster, row.parent) in coordinated
         }
-        growing = not below <= coordinated
+        - coordinated
+    ):
         coordinated |= below
     sufficient_levels = LEVELS[LEVELS.index(level) :] if level else ()
     whole_clusters = {

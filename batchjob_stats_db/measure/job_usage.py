@@ -33,6 +33,7 @@ from batchjob_stats_db.measure.node_usage import (
     UTILIZATION,
     GpuUsage,
     NodeUsage,
+    by_instance,
     gpu_columns,
     gpu_usages,
     node_usages,
@@ -366,30 +367,19 @@ def samples_by_node(
     kept: JobSeries, returned: Callable[[str], int | None] = lambda _: None
 ) -> list[NodeSamples]:
     """The samples of each node; `returned` says when an instance's node was given back."""
-
-    def by_instance(statistic: Statistic, metric: str) -> dict[str, float]:
-        """The largest value of each instance's series."""
-        largest: dict[str, float] = {}
-        for sample in kept[statistic, metric]:
-            instance = _instance(sample)
-            largest[instance] = max(largest.get(instance, sample.value), sample.value)
-        return largest
-
-    latest = by_instance(Statistic.LATEST, PRESENCE_METRIC)
-    ends = by_instance(Statistic.PEAK, _END_TIME)
-    resets = by_instance(Statistic.RESET, PRESENCE_METRIC)
-    gauges = by_instance(Statistic.COUNT, _CURRENT_MEMORY)
-    latest_gauges = by_instance(Statistic.LATEST, _CURRENT_MEMORY)
-    used: dict[str, float] = defaultdict(float)
-    for sample in kept[Statistic.TOTAL, PRESENCE_METRIC]:
-        used[_instance(sample)] += sample.value
+    latest = by_instance(kept[Statistic.LATEST, PRESENCE_METRIC])
+    ends = by_instance(kept[Statistic.PEAK, _END_TIME])
+    resets = by_instance(kept[Statistic.RESET, PRESENCE_METRIC])
+    gauges = by_instance(kept[Statistic.COUNT, _CURRENT_MEMORY])
+    latest_gauges = by_instance(kept[Statistic.LATEST, _CURRENT_MEMORY])
+    used = by_instance(kept[Statistic.TOTAL, PRESENCE_METRIC], sum)
     return [
         NodeSamples(
             int(samples), latest.get(instance), ends.get(instance), instance in resets,
             int(gauges.get(instance, samples)), latest_gauges.get(instance), returned(instance),
-            used[instance],
+            used.get(instance, 0.0),
         )
-        for instance, samples in by_instance(Statistic.COUNT, PRESENCE_METRIC).items()
+        for instance, samples in by_instance(kept[Statistic.COUNT, PRESENCE_METRIC]).items()
     ]  # fmt: skip
 
 

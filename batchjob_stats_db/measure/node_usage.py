@@ -38,16 +38,24 @@ class NodeUsage(NamedTuple):
     memory_limit_bytes: int | None
 
 
+def by_instance(
+    samples: Iterable[SeriesValue], fold: Callable[[Iterable[float]], float] = max
+) -> dict[str, float]:
+    """The largest value of each instance's series, or another fold of its values."""
+    values: dict[str, list[float]] = {}
+    for each in samples:
+        values.setdefault(each.labels.get("instance", ""), []).append(each.value)
+    return {instance: fold(found) for instance, found in values.items()}
+
+
 def node_usages(series: Series) -> list[NodeUsage]:
     """The nodes with samples, in order of their names."""
 
     def by_node(
         statistic: Statistic, metric: str, fold: Callable[[Iterable[float]], float] = max
     ) -> dict[str, float]:
-        values: dict[str, list[float]] = {}
-        for each in series.get((statistic, metric), ()):
-            values.setdefault(without_port(each.labels.get("instance", "")), []).append(each.value)
-        return {node: fold(found) for node, found in values.items()}
+        found = by_instance(series.get((statistic, metric), ()), fold)
+        return {without_port(instance): value for instance, value in found.items()}
 
     def peaks(metric: str) -> dict[str, float]:
         return by_node(Statistic.PEAK, metric)

@@ -59,12 +59,10 @@ def mark_running(db: Connection, cluster: str, now: int) -> None:
     )
     days = sa.select(daily.c.day).where(daily.c.cluster == cluster).distinct()
     if db.execute(running.limit(1)).first():
-        last = db.execute(
-            sa.select(sa.func.max(daily.c.day)).where(daily.c.cluster == cluster)
-        ).scalar()
+        last = db.scalar(sa.select(sa.func.max(daily.c.day)).where(daily.c.cluster == cluster))
         first = today if last is None else min(last, today)
         mark_days(db, cluster, range(first, today + 1, DAY))
-    ahead = db.execute(days.where(daily.c.day > today)).scalars().all()
+    ahead = db.scalars(days.where(daily.c.day > today)).all()
     for day in ahead:
         roll_up(db, cluster, day, now)
     mark_days(db, cluster, ahead)

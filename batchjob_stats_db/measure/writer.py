@@ -135,13 +135,8 @@ def record_failures(
         if old_doubt is not None:
             db.execute(sa.update(usage).where(which).values(doubt=words))
         else:
-            db.execute(
-                sa.insert(usage).values(
-                    job_id=target.id, source=source, measured_time=now,
-                    until_time=target.start, samples=0, dropped_series=0, nodes=0,
-                    coverage=0.0, doubt=words,
-                )
-            )  # fmt: skip
+            nothing = MeasuredUsage(target.id, 0, 0, 0, 0.0, target.start, words, {}, (), {})
+            _write_rows(db, source, [nothing], now)
         retry_time = now + max(_RETRY_SECONDS, min(now - (target.end or target.start), DAY))
         is_too_late = target.end is not None and retry_time > target.end + policy.horizon_seconds
         due = None if is_too_late else retry_time

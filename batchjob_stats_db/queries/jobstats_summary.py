@@ -21,7 +21,6 @@ from batchjob_stats_db.queries.jobs import parts_of
 
 _PREFIX = "JS1:"
 _SHORT_SECONDS = 60  # jobstats needs two samples, 30 s apart
-_GPU_FIGURES = ("gpu_utilization", "gpu_used_memory", "gpu_total_memory")
 
 _Row = Mapping[Any, Any]
 
@@ -73,20 +72,16 @@ def _nodes(
 
 def _gpus_by_node(gpus: Sequence[_Row]) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
     """Figures of the GPUs of nodes of which all are known: readers take a missing one for zero."""
-    by_node: dict[str, list[_Row]] = defaultdict(list)
+    found: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     for row in gpus:
-        by_node[row["node"]].append(row)
-    found = {}
-    for node, rows in by_node.items():
-        values: dict[str, dict[str, float]] = {name: {} for name in _GPU_FIGURES}
-        for row in rows:
-            number = row["gpu"] + (f".{row['gpu_instance']}" if row["gpu_instance"] else "")
-            if row["utilization_ratio"] is not None:
-                values["gpu_utilization"][number] = round(100 * row["utilization_ratio"], 1)
-            if row["memory_peak_bytes"] is not None:
-                values["gpu_used_memory"][number] = row["memory_peak_bytes"]
-            if row["memory_total_bytes"] is not None:
-                values["gpu_total_memory"][number] = row["memory_total_bytes"]
-        if all(len(each) == len(rows) for each in values.values()):
-            found[node] = values
-    return found
+        number = row["gpu"] + (f".{row['gpu_instance']}" if row["gpu_instance"] else "")
+        ratio = row["utilization_ratio"]
+        figures = found[row["node"]]
+        figures["gpu_utilization"][number] = None if ratio is None else round(100 * ratio, 1)
+        figures["gpu_used_memory"][number] = row["memory_peak_bytes"]
+        figures["gpu_total_memory"][number] = row["memory_total_bytes"]
+    return {
+        node: figures
+        for node, figures in found.items()
+        if not any(None in values.values() for values in figures.values())
+    }

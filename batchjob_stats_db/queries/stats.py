@@ -230,20 +230,14 @@ def account_record(db: Connection, cluster: str, account: str) -> AccountRecord 
     row = db.execute(
         sa.select(accounts.parent, accounts.limits).where(here, accounts.account == account)
     ).one_or_none()
-    members = (
-        db.execute(
-            sa.select(associations.username, associations.role)
-            .where(associations.cluster == cluster, associations.account == account)
-            .order_by(associations.role, associations.username)
-        )
-        .mappings()
-        .all()
+    query = (
+        sa.select(associations.username, associations.role)
+        .where(associations.cluster == cluster, associations.account == account)
+        .order_by(associations.role, associations.username)
     )
+    members = db.execute(query).mappings().all()
     if row is None and not members:
         return None
-    below = db.scalars(
-        sa.select(accounts.account)
-        .where(here, accounts.parent == account)
-        .order_by(accounts.account)
-    ).all()
+    children = sa.select(accounts.account).where(here, accounts.parent == account)
+    below = db.scalars(children.order_by(accounts.account)).all()
     return AccountRecord(row.parent if row else "", row.limits if row else "", below, members)
