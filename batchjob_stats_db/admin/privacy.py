@@ -70,18 +70,14 @@ def _rename_user(db: Connection, which: sa.ColumnElement[bool], name: str) -> in
     job = schema.job.c
     days: dict[str, set[int]] = {}
     for row in db.execute(sa.select(job.cluster, job.start_time, job.end_time).where(which)):
-        days.setdefault(row.cluster, set()).update(
-            days_of(
-                row.start_time, row.end_time if row.end_time is not None else row.start_time or 0
-            )
-        )
+        last = row.end_time if row.end_time is not None else row.start_time or 0
+        days.setdefault(row.cluster, set()).update(days_of(row.start_time, last))
     ids = sa.select(job.id).where(which)
     step = schema.job_step
     db.execute(sa.update(step).where(step.c.job_id.in_(ids)).values(name="", submit_line=""))
     scripts.delete(db, ids)
-    count = db.execute(
-        sa.update(schema.job).where(which).values(username=name, **_CLEARED_COLUMNS)
-    ).rowcount
+    renamed = sa.update(schema.job).where(which).values(username=name, **_CLEARED_COLUMNS)
+    count = db.execute(renamed).rowcount
     for cluster, touched in days.items():
         mark_days(db, cluster, touched)
     return count

@@ -76,28 +76,19 @@ class JobWriter:
                 & job.c.end_time.is_(None)
                 & job.c.state.in_(LIVE_STATES)
             )
-            for start in self._db.execute(sa.select(job.c.start_time).where(vanished)).scalars():
+            for start in self._db.scalars(sa.select(job.c.start_time).where(vanished)):
                 self.changed_days.update(days_of(start, self._now))
             due = sa.case((job.c.usage_due_time.is_not(None), self._now))
-            state = {
-                "state": JobState.VANISHED.value, "update_time": self._now, "usage_due_time": due
-            }  # fmt: skip
-            self._db.execute(sa.update(job).where(vanished).values(state))
+            state = {"state": JobState.VANISHED.value, "update_time": self._now}
+            self._db.execute(sa.update(job).where(vanished).values(**state, usage_due_time=due))
 
     def mark_runaway(self, jobids: Sequence[str]) -> None:
         """Mark jobs that run according to accounting, but not according to the scheduler."""
         job = schema.job
+        running = (job.c.cluster == self._cluster) & job.c.end_time.is_(None) & (job.c.doubt == "")
         for part in chunks(jobids):
-            self._db.execute(
-                sa.update(job)
-                .where(
-                    job.c.cluster == self._cluster,
-                    job.c.jobid.in_(part),
-                    job.c.end_time.is_(None),
-                    job.c.doubt == "",
-                )
-                .values(doubt="runaway", update_time=self._now)
-            )
+            change = sa.update(job).where(running, job.c.jobid.in_(part))
+            self._db.execute(change.values(doubt="runaway", update_time=self._now))
 
     def delete(self, deleted: Sequence[DeletedRecord]) -> None:
         """Delete records; the sums of the days they ran are rebuilt."""
@@ -110,9 +101,8 @@ class JobWriter:
             )
             if deletion.uid is not None:
                 condition &= job.c.uid == deletion.uid
-            for row in self._db.execute(
-                sa.select(job.c.start_time, job.c.end_time).where(condition)
-            ):
+            times = sa.select(job.c.start_time, job.c.end_time).where(condition)
+            for row in self._db.execute(times):
                 self.changed_days.update(days_of(row.start_time, row.end_time or self._now))
             self._db.execute(sa.delete(job).where(condition))
 

@@ -47,29 +47,22 @@ class Store:
     def watermark(self, source: str) -> str:
         """Where the source's last batch ended, "" before the first."""
         state = schema.poll_state
+        which = (state.c.cluster == self.cluster) & (state.c.source == source)
         with self.engine.connect() as db:
-            found = db.execute(
-                sa.select(state.c.watermark).where(
-                    state.c.cluster == self.cluster, state.c.source == source
-                )
-            ).scalar()
-        return found or ""
+            return db.scalar(sa.select(state.c.watermark).where(which)) or ""
 
     def first_time(self) -> int | None:
         """When the cluster was first read; None: never."""
-        clusters = schema.cluster
+        clusters = schema.cluster.c
         with self.engine.connect() as db:
-            return db.execute(
-                sa.select(clusters.c.first_time).where(clusters.c.name == self.cluster)
-            ).scalar()
+            return db.scalar(sa.select(clusters.first_time).where(clusters.name == self.cluster))
 
     def forget_watermark(self, source: str) -> None:
         """Delete a watermark whose reading is complete."""
         state = schema.poll_state
+        which = (state.c.cluster == self.cluster) & (state.c.source == source)
         with self.transaction() as db:
-            db.execute(
-                sa.delete(state).where(state.c.cluster == self.cluster, state.c.source == source)
-            )
+            db.execute(sa.delete(state).where(which))
 
     def changed_keys(self, records: Sequence[JobRecord]) -> set[JobKey]:
         """Keys of the records that have no row, or differ from it."""

@@ -1,6 +1,7 @@
 """Writes measured usage: the one place where measured values enter the database."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -75,11 +76,8 @@ def _write_rows(db: Connection, source: str, usages: Collection[MeasuredUsage], 
         stale = gpu.job_id.in_(part) & gpu.uuid.startswith(UNIDENTIFIED)
         db.execute(sa.delete(schema.job_gpu).where(stale))
     write_rows(db, schema.job_gpu, [(u.job_id, *gpu) for u in usages for gpu in u.devices])
-    write_rows(
-        db,
-        schema.job_emissions,
-        [(u.job_id, *each) for u in usages for each in u.emissions.items()],
-    )
+    grams = [(u.job_id, *each) for u in usages for each in u.emissions.items()]
+    write_rows(db, schema.job_emissions, grams)
     write_rows(db, schema.job_node_usage, [(u.job_id, *node) for u in usages for node in u.by_node])
 
 
@@ -95,9 +93,8 @@ def write_usages(
     job = schema.job
     if usages:
         again = sa.update(job).where(job.c.id == sa.bindparam("measured_id"))
-        goes_on = sa.case(
-            (job.c.state != JobState.VANISHED.value, sa.bindparam("due", type_=sa.BigInteger))
-        )
+        due_time = sa.bindparam("due", type_=sa.BigInteger)
+        goes_on = sa.case((job.c.state != JobState.VANISHED.value, due_time))
         due = [
             {"measured_id": target.id, "due": _next_due_time(target, usage, policy, now)}
             for target, usage in usages.items()
@@ -111,10 +108,8 @@ def write_usages(
 
 
 def _mark_days_of(db: Connection, cluster: str, jobs: Collection[JobToMeasure], now: int) -> None:
-    days: set[int] = set()
-    for job in jobs:
-        days.update(days_of(job.start, job.end if job.end is not None else now))
-    mark_days(db, cluster, days)
+    runs = (days_of(job.start, job.end if job.end is not None else now) for job in jobs)
+    mark_days(db, cluster, set(chain.from_iterable(runs)))
 
 
 def record_failures(

@@ -64,16 +64,7 @@ _INDEXED: dict[str, ColumnElement[Any]] = {
     "account": _job.account,
     "node": schema.job_node.c.node,
 }
-_EQUAL: dict[str, ColumnElement[Any]] = {
-    "partition": _job.partition,
-    "qos": _job.qos,
-    "jobid": _job.jobid,
-    "array_jobid": _job.array_jobid,
-    "het_jobid": _job.het_jobid,
-    "name": _job.name,
-    "tool": _job.tool,
-    "record_id": _job.record_id,
-}
+_EQUAL = ("partition", "qos", "jobid", "array_jobid", "het_jobid", "name", "tool", "record_id")
 _RANGES: dict[str, ColumnElement[Any]] = {
     "elapsed": RUN_SECONDS,
     "cpu_efficiency": _derived["cpu_efficiency"],
@@ -112,9 +103,7 @@ def index_conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnEle
 def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
     """Conditions that need each row to be read."""
     wanted = which._asdict()
-    conditions = [
-        column == wanted[name] for name, column in _EQUAL.items() if wanted[name] is not None
-    ]
+    conditions = [_job[name] == wanted[name] for name in _EQUAL if wanted[name] is not None]
     if which.name_contains is not None:
         conditions.append(_job.name.icontains(which.name_contains, autoescape=True))
     if which.states:

@@ -217,13 +217,12 @@ def _with_totals(samples: JobSamples, runs: Path) -> JobSamples:
         PROCESS_IO_READ_BYTES: run.read_bytes,
         PROCESS_IO_WRITTEN_BYTES: run.written_bytes,
     }
-    known = {
-        SampleKey(quantity.name): float(value)
-        for quantity, value in totals.items()
-        if value is not None
-    }
-    larger = {name: max(value, samples.values.get(name, value)) for name, value in known.items()}
-    return samples._replace(values={**samples.values, **larger})
+    values = dict(samples.values)
+    for quantity, value in totals.items():
+        key = SampleKey(quantity.name)
+        if value is not None:
+            values[key] = max(float(value), values.get(key, 0.0))
+    return samples._replace(values=values)
 
 
 def expire(
