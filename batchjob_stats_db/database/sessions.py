@@ -40,11 +40,8 @@ def begin(
     text = PREFIX + secrets.token_urlsafe(32)
     db.execute(sa.delete(_session).where(_session.c.expiry_time <= now))
     db.execute(sa.delete(_login).where(_login.c.username == username))
-    db.execute(
-        sa.insert(_login).values(
-            username=username, groups=json.dumps(sorted(set(groups))), login_time=now
-        )
-    )
+    stored = json.dumps(sorted(set(groups)))
+    db.execute(sa.insert(_login).values(username=username, groups=stored, login_time=now))
     db.execute(
         sa.insert(_session).values(
             digest=_digest(text), username=username, subject=provider.subject,

@@ -117,13 +117,10 @@ def with_ancestors(db: Connection, token: Token) -> list[Token]:
     """The token, the one it was created with, and so on; [] if it was revoked meanwhile."""
     if token.parent_id is None:
         return [token]
-    found = {each.id: each for each in map(_token, db.execute(_ANCESTORS, {"id": token.id}))}
-    chain = [token]
-    while (parent := chain[-1].parent_id) is not None:
-        if parent not in found:  # revoked since `token` was looked up, and `token` with it
-            return []
-        chain.append(found[parent])
-    return chain
+    # A token has a larger id than the one with which it was made.
+    ancestors = [_token(row) for row in db.execute(_ANCESTORS, {"id": token.id})][::-1]
+    is_revoked = not ancestors or ancestors[-1].parent_id is not None
+    return [] if is_revoked else [token, *ancestors]
 
 
 def record_use(db: Connection, token: Token, now: int) -> None:

@@ -116,15 +116,12 @@ def suspended_seconds(until: ColumnElement[Any]) -> ColumnElement[Any]:
     )
 
 
-_since_start = (
-    sa.func.coalesce(AS_OF, _EpochNow())
-    - _job.start_time
-    - sa.func.coalesce(_job.suspended_seconds, 0)
-)
+_suspended = sa.func.coalesce(_job.suspended_seconds, 0)
+_since_start = sa.func.coalesce(AS_OF, _EpochNow()) - _job.start_time - _suspended
 
 
 def _run_seconds(until: ColumnElement[Any]) -> ColumnElement[Any]:
-    seconds = until - _job.start_time - sa.func.coalesce(_job.suspended_seconds, 0)
+    seconds = until - _job.start_time - _suspended
     return sa.case((seconds > 0, seconds), (seconds <= 0, 0))
 
 
@@ -170,10 +167,7 @@ _seconds_to_measurement = _usage.until_time - _job.start_time
 _resumed_before_measurement = (_job.state == "RUNNING") & (_usage.until_time >= _job.update_time)
 OBSERVED_SECONDS = sa.case(
     (_ended, _total_run_seconds),
-    (
-        _resumed_before_measurement,
-        _seconds_to_measurement - sa.func.coalesce(_job.suspended_seconds, 0),
-    ),
+    (_resumed_before_measurement, _seconds_to_measurement - _suspended),
     (_seconds_to_measurement > _run_seconds_so_far, _run_seconds_so_far),
     else_=_seconds_to_measurement,
 )
@@ -359,6 +353,9 @@ _energy_accounted = sa.cast(_job.energy_joules, sa.Float)
 ENERGY_BASIS = _basis(ENERGY, _energy_accounted)
 ENERGY_USED = _select_by_basis(ENERGY_BASIS, ENERGY, _energy_accounted)
 
+_process_io = sa.func.coalesce(_usage.process_io_read_bytes, _usage.process_io_written_bytes)
+_has_process_io = _process_io >= 0
+
 DERIVED: tuple[ColumnElement[Any], ...] = (
     sa.type_coerce(wait_seconds(_job), schema.Count).label("wait_seconds"),
     _time_efficiency.label("time_efficiency"),
@@ -382,16 +379,7 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
     ENERGY_USED.label("energy_used_joules"),
     sa.type_coerce(ENERGY_BASIS, sa.Text).label("energy_basis"),
     # Processes that live shorter than a scan of the exporter are not seen.
-    sa.type_coerce(
-        sa.case(
-            (
-                sa.func.coalesce(_usage.process_io_read_bytes, _usage.process_io_written_bytes)
-                >= 0,
-                AT_LEAST,
-            )
-        ),
-        sa.Text,
-    ).label("process_io_basis"),
+    sa.type_coerce(sa.case((_has_process_io, AT_LEAST)), sa.Text).label("process_io_basis"),
     sa.type_coerce(USAGE_FINAL, sa.Integer).label("usage_final"),
 )
 """Columns of the outer join of `job` and `job_usage`."""

@@ -131,13 +131,10 @@ _NEIGHBOURS = (
 
 def clusters_of(db: Connection, access: Access, node: str) -> list[str]:
     job, share = schema.job, schema.job_node
+    jobs = sa.select(share.c.job_id).select_from(share.join(job, job.c.id == share.c.job_id))
+    jobs = jobs.where(share.c.node == node, visible(access)).limit(1)
     return [
         cluster
         for cluster in clusters_to_query(db, None)
-        if db.execute(
-            sa.select(share.c.job_id)
-            .select_from(share.join(job, job.c.id == share.c.job_id))
-            .where(share.c.cluster == cluster, share.c.node == node, visible(access))
-            .limit(1)
-        ).first()
+        if db.execute(jobs.where(share.c.cluster == cluster)).first()
     ]

@@ -184,10 +184,8 @@ def usual_wait_seconds(db: Connection, cluster: str, partition: str, now: int) -
     The median of the days' medians, weighted by each day's jobs. Everybody may see it, as
     schedulers show the state of their queues to everybody.
     """
-    since = now - _USUAL_DAYS * DAY
-    rows = db.execute(
-        _USUAL_WAITS, {"cluster": cluster, "partition": partition, "since": since}
-    ).all()
+    which = {"cluster": cluster, "partition": partition, "since": now - _USUAL_DAYS * DAY}
+    rows = db.execute(_USUAL_WAITS, which).all()
     jobs = sum(row.jobs_started for row in rows)
     if jobs < _MIN_JOBS:
         return None
@@ -227,9 +225,8 @@ class AccountRecord(NamedTuple):
 def account_record(db: Connection, cluster: str, account: str) -> AccountRecord | None:
     accounts, associations = schema.account.c, schema.association.c
     here = accounts.cluster == cluster
-    row = db.execute(
-        sa.select(accounts.parent, accounts.limits).where(here, accounts.account == account)
-    ).one_or_none()
+    own = sa.select(accounts.parent, accounts.limits).where(here, accounts.account == account)
+    row = db.execute(own).one_or_none()
     query = (
         sa.select(associations.username, associations.role)
         .where(associations.cluster == cluster, associations.account == account)

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -163,10 +163,7 @@ def mean_rates(parts: Iterable[Segment], bins: Bins) -> list[Point]:
             if seconds <= 0:
                 break
             weighted.setdefault(index, []).append((seconds, part.rate))
-    return [
-        _point(bins.end_of(index), weighted_values)
-        for index, weighted_values in sorted(weighted.items())
-    ]
+    return _points(weighted, bins)
 
 
 def rate_series(
@@ -193,18 +190,20 @@ def gauge_points(points: Points, bins: Bins) -> list[Point]:
     for at, value in points:
         if bins.start <= at <= bins.end and math.isfinite(value):
             weighted.setdefault(bins.index_at(at), []).append((1.0, value))
-    return [
-        _point(bins.end_of(index), weighted_values)
-        for index, weighted_values in sorted(weighted.items())
-    ]
+    return _points(weighted, bins)
 
 
-def _point(time: float, weighted_values: Sequence[tuple[float, float]]) -> Point:
-    numbers = [value for _, value in weighted_values]
-    low, high = min(numbers), max(numbers)
-    weight = math.fsum(seconds for seconds, _ in weighted_values)
-    mean = math.fsum(seconds * value for seconds, value in weighted_values) / weight
-    return Point(time, low, min(max(mean, low), high), high)  # rounding may put the mean outside
+def _points(weighted: Mapping[int, Sequence[tuple[float, float]]], bins: Bins) -> list[Point]:
+    """The points of intervals, from weights and values."""
+    points = []
+    for index, pairs in sorted(weighted.items()):
+        numbers = [value for _, value in pairs]
+        low, high = min(numbers), max(numbers)
+        total = math.fsum(weight * value for weight, value in pairs)
+        mean = total / math.fsum(weight for weight, _ in pairs)
+        # Rounding may put the mean outside.
+        points.append(Point(bins.end_of(index), low, min(max(mean, low), high), high))
+    return points
 
 
 def merge_replicas(copies: Sequence[Points], gap: float) -> Points:
