@@ -51,14 +51,12 @@ Number = ColumnElement[Any]
 def add_runs(db: Connection, cluster: str, day: int, now: int) -> None:
     """Add up the runs of a day by account and user."""
     parts = _runs_within_day(cluster, day, now)
-    names = ["cluster", "day", "account", "username", *schema.DAILY_SUMS]
-    db.execute(sa.insert(schema.daily_usage).from_select(names, _usage_sums(parts, cluster, day)))
-    if db.execute(sa.select(schema.job_emissions.c.job_id).limit(1)).first() is None:
-        return  # no provider of emission factors is configured
-    names = ["cluster", "day", "account", "username", "provider", *schema.EMISSION_SUMS]
-    db.execute(
-        sa.insert(schema.daily_emissions).from_select(names, _emission_sums(parts, cluster, day))
-    )
+    wanted = {schema.daily_usage: _usage_sums(parts, cluster, day)}
+    # Without a provider of emission factors, there are none.
+    if db.execute(sa.select(schema.job_emissions.c.job_id).limit(1)).first():
+        wanted[schema.daily_emissions] = _emission_sums(parts, cluster, day)
+    for table, sums in wanted.items():
+        db.execute(sa.insert(table).from_select([each.name for each in table.columns], sums))
 
 
 def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
@@ -222,20 +220,13 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         "energy_host_joules": energy_share * _component_joules("host"),
         "energy_gpu_joules": energy_share * _component_joules("gpu"),
     }
+    added = (sa.func.sum(sa.cast(sums[name], sa.Float)) for name in schema.DAILY_SUMS)
+    owner = (job.account, job.username)
+    jobs = parts.join(schema.job, schema.job.c.id == job.id)
     return (
-        sa.select(
-            sa.literal(cluster),
-            _time_literal(day),
-            job.account,
-            job.username,
-            *(sa.func.sum(sa.cast(sums[name], sa.Float)) for name in schema.DAILY_SUMS),
-        )
-        .select_from(
-            parts.join(schema.job, schema.job.c.id == job.id).outerjoin(
-                usage, usage.c.job_id == job.id
-            )
-        )
-        .group_by(job.account, job.username)
+        sa.select(sa.literal(cluster), _time_literal(day), *owner, *added)
+        .select_from(jobs.outerjoin(usage, usage.c.job_id == job.id))
+        .group_by(*owner)
     )
 
 
@@ -267,23 +258,16 @@ def _emission_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     emissions, usage = schema.job_emissions, schema.job_usage
     job = parts.c
     _, measured_cpu_seconds, measured_share = _measured_part(job)
+    seconds = sa.func.sum(sa.cast(measured_cpu_seconds, sa.Float))
+    grams = sa.func.sum(measured_share * emissions.c.grams)
+    keys = (job.account, job.username, emissions.c.provider)
+    jobs = parts.join(schema.job, schema.job.c.id == job.id)
+    jobs = jobs.join(emissions, emissions.c.job_id == job.id)
     return (
-        sa.select(
-            sa.literal(cluster),
-            _time_literal(day),
-            job.account,
-            job.username,
-            emissions.c.provider,
-            sa.func.sum(sa.cast(measured_cpu_seconds, sa.Float)),
-            sa.func.sum(measured_share * emissions.c.grams),
-        )
-        .select_from(
-            parts.join(schema.job, schema.job.c.id == job.id)
-            .join(emissions, emissions.c.job_id == job.id)
-            .join(usage, usage.c.job_id == job.id)
-        )
+        sa.select(sa.literal(cluster), _time_literal(day), *keys, seconds, grams)
+        .select_from(jobs.join(usage, usage.c.job_id == job.id))
         .where(ENERGY.is_not(None))
-        .group_by(job.account, job.username, emissions.c.provider)
+        .group_by(*keys)
     )
 
 

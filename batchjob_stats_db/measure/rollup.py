@@ -175,16 +175,10 @@ def add_node_coverage(db: Connection, cluster: str, day: int, now: int) -> None:
     covered = sa.func.coalesce(usage.c.coverage, 0.0)
     # In this join order, a job's usage is read before its nodes, and therefore only once.
     measured = job.outerjoin(usage, usage.c.job_id == job.c.id)
+    sums = map(sa.func.sum, (unmeasured, seconds, covered * seconds))
+    here = (sa.literal(cluster), sa.literal(day, sa.BigInteger), share.c.node)
     rows = (
-        sa.select(
-            sa.literal(cluster),
-            sa.literal(day, sa.BigInteger),
-            share.c.node,
-            sa.func.count(),
-            sa.func.sum(unmeasured),
-            sa.func.sum(seconds),
-            sa.func.sum(covered * seconds),
-        )
+        sa.select(*here, sa.func.count(), *sums)
         .select_from(measured.join(share, share.c.job_id == job.c.id))
         .where(
             job.c.cluster == cluster, job.c.end_time >= day, job.c.end_time < day + DAY,
@@ -218,22 +212,14 @@ def waits(*which: ColumnElement[bool]) -> sa.Select[Any]:
     }
     statistics = {"mean": sa.func.avg(each.wait), **percentiles, "max": sa.func.max(each.wait)}
     groups = (each.cluster, each.day, each.partition)
-    return (
-        sa.select(
-            *groups,
-            sa.func.max(each.jobs_started).label("jobs_started"),
-            *(
-                sa.cast(statistics[name], sa.Float).label(f"wait_{name}_seconds")
-                for name in schema.WAITS
-            ),
-        )
-        .group_by(*groups)
-        .order_by(*groups)
+    jobs = sa.func.max(each.jobs_started).label("jobs_started")
+    seconds = (
+        sa.cast(statistics[name], sa.Float).label(f"wait_{name}_seconds") for name in schema.WAITS
     )
+    return sa.select(*groups, jobs, *seconds).group_by(*groups).order_by(*groups)
 
 
 def add_waits(db: Connection, cluster: str, day: int) -> None:
     job, table = schema.job.c, schema.daily_wait
     rows = waits(job.cluster == cluster, job.start_time >= day, job.start_time < day + DAY)
-    names = [column.name for column in table.columns]
-    db.execute(sa.insert(table).from_select(names, rows))
+    db.execute(sa.insert(table).from_select([each.name for each in table.columns], rows))

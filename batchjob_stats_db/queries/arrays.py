@@ -55,13 +55,9 @@ def groups(
 
     Raises TooManyError.
     """
-    clusters = clusters_to_query(db, which.cluster)
-    visible_here = (_job.cluster.in_(clusters), visible(access))
-    candidates = [
-        *visible_here,
-        _job.start_time.is_not(None),
-        *index_conditions(which, _job.start_time),
-    ]
+    visible_here = (_job.cluster.in_(clusters_to_query(db, which.cluster)), visible(access))
+    started = (_job.start_time.is_not(None), *index_conditions(which, _job.start_time))
+    candidates = [*visible_here, *started]
     job_list.check_row_limit(db, schema.job, candidates, "arrays and het jobs")
     found = _latest_groups(db, kind, limit, [*candidates, *row_conditions(which)], after)
     page = _within_row_limit(db, kind, found[:limit])
@@ -97,13 +93,15 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
         sa.func.sum(CPU_ALLOCATED).label("allocated_cpu_seconds"),
         sa.func.count(sa.case((_usage.samples > 0, 1))).label("jobs_measured"),
         sa.func.sum(CPU_SECONDS).label("cpu_seconds"),
-        (sa.func.sum(possible) / sa.func.nullif(sa.func.sum(available), 0.0)).label(
-            "cpu_efficiency"
-        ),
+        (sa.func.sum(possible) / _sum_or_null(available)).label("cpu_efficiency"),
         sa.func.max(_usage.memory_peak_bytes).label("usage_memory_peak_bytes"),
         sa.func.sum(ENERGY).label("usage_energy_joules"),
         sa.func.count(ENERGY).label("jobs_with_energy"),
     )
+
+
+def _sum_or_null(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    return sa.func.nullif(sa.func.sum(column), 0.0)
 
 
 def _latest_groups(
@@ -124,8 +122,7 @@ def _latest_groups(
         .limit(limit + 1)
     )
     if after is not None:
-        beyond = (last < after.value) | ((last == after.value) & (number < after.id))
-        query = query.having(beyond)
+        query = query.having(sa.tuple_(last, number) < sa.tuple_(after.value, after.id))
     return db.execute(query).all()
 
 
@@ -142,10 +139,8 @@ def _member_condition(kind: JobGroupKind, found: Sequence[Any]) -> ColumnElement
 def _within_row_limit(db: Connection, kind: JobGroupKind, found: Sequence[Any]) -> Sequence[Any]:
     """As many of the groups as do not have too many jobs in total; at least one."""
     keys = (_job.cluster, _GROUP_ID[kind])
-    counted = (
-        sa.select(*keys, sa.func.count()).where(_member_condition(kind, found)).group_by(*keys)
-    )
-    sizes = {(row[0], row[1]): row[2] for row in db.execute(counted)}
+    counted = sa.select(*keys, sa.func.count()).where(_member_condition(kind, found))
+    sizes = {(row[0], row[1]): row[2] for row in db.execute(counted.group_by(*keys))}
     total = 0
     for index, each in enumerate(found):
         total += sizes.get(each[:2], 0)
