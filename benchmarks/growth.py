@@ -180,7 +180,7 @@ def measured(site: Site, table: Table, jobs: list[SlurmJob]) -> str:
             due = sa.update(schema.job).where(schema.job.c.jobid.in_(ids))
             db.execute(due.values(usage_due_time=site.now))
         with table.measured(costs):
-            usages, _ = measure_due(site.store, history, site.policy, 30.0, site.now, 2000)
+            usages, _ = measure_due(site.store, history, site.policy, 30.0, site.now, limit=2000)
     cost = costs[0]
     return (
         f"{len(usages)} measured: {asked} queries, {size / 1e6:.2f} MB,"

@@ -65,8 +65,8 @@ def measure_due(
     policy: UsagePolicy,
     interval: float,
     now: int,
-    limit: int = 1000,
     on_progress: Callable[[], None] = lambda: None,
+    limit: int = 1000,
 ) -> Outcome:
     """Measure the jobs that are due, at most `limit`; all stay due after a TimeSeriesError."""
     with store.engine.connect() as db:

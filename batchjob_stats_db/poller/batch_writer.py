@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.accounting import Batch
@@ -18,9 +18,13 @@ log = logging.getLogger(__name__)
 class BatchWriter:
     """Writes one cluster's batches, and failures of its sources."""
 
-    def __init__(self, store: Store, metrics: PollerMetrics) -> None:
+    def __init__(
+        self, store: Store, metrics: PollerMetrics, on_progress: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_progress` is called after each batch, and may be after other steps."""
         self._store = store
         self._metrics = metrics
+        self.on_progress = on_progress
         self._log_once = LogOnce(log)
 
     def write(self, batch: Batch, key: str, seconds: float) -> None:
@@ -61,6 +65,7 @@ class BatchWriter:
         for outcome, number in written.counts.items():
             self._metrics.jobs.labels(cluster, outcome).inc(number)
         self._metrics.vanished_jobs.labels(cluster).inc(len(batch.vanished))
+        self.on_progress()
 
     def count_refused(self, refused: Counter[Refusal]) -> None:
         """Count what the gate refused, and log each kind once."""

@@ -45,7 +45,6 @@ from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
 
 log = logging.getLogger(__name__)
 
-_JOBS_PER_BATCH = 1000
 _DAYS_PER_BATCH = 50
 _DATABASE_RETRY_SECONDS = 10.0
 # Longer than the commands of a batch may take; afterwards the other sources are read.
@@ -80,16 +79,10 @@ class Poller:
         self.metrics = metrics
         self._monotonic = monotonic
         self._log_once = LogOnce(log)
-        self._batch_writer = BatchWriter(store, metrics)
+        self._batch_writer = BatchWriter(store, metrics, self._signal_progress)
         self._patience = Patience(_ANSWER_SECONDS)
         self._rereader = Rereader(
-            cluster.sources,
-            store,
-            self._batch_writer,
-            poll,
-            monotonic,
-            self._signal_progress,
-            self._patience,
+            cluster.sources, store, self._batch_writer, poll, monotonic, self._patience
         )
         self._paces = {
             source.name: Pace(poll.interval, poll.longest_pause) for source in cluster.sources
@@ -164,18 +157,8 @@ class Poller:
         for provider in self.cluster.associations:
             yield provider.name, partial(self._poll_associations, provider)
         yield "reread", partial(self._rereader.reread_due_sources, stop)
-        yield (
-            "scripts",
-            partial(
-                read_missing_scripts,
-                self.cluster.sources,
-                self.store,
-                self._batch_writer,
-                self._now(),
-                stop,
-                self._signal_progress,
-            ),
-        )
+        read_scripts = partial(read_missing_scripts, self.cluster.sources, self.store)
+        yield "scripts", partial(read_scripts, self._batch_writer, self._now(), stop)
         if self._live is not None:
             yield "running jobs", partial(self._measure_running, self._live)
             yield "measurements", partial(self._measure, stop)
@@ -233,7 +216,6 @@ class Poller:
     def _poll_source(self, source: AccountingSource, stop: threading.Event) -> None:
         started = self._monotonic()
         for _ in self.write_batches(source, source.name):
-            self._signal_progress()
             if stop.is_set():  # written batches are kept; the next poll reads the rest
                 return
         self._record_success(source.name)
@@ -309,14 +291,9 @@ class Poller:
             return 0
         name = self.cluster.name
         now = self._now()
+        tsdb, on_progress = self.cluster.tsdb, self._signal_progress
         usages, failed = measure_due(
-            self.store,
-            self._time_series,
-            self.cluster.tsdb.policy(),
-            self.cluster.tsdb.scrape_interval,
-            now,
-            _JOBS_PER_BATCH,
-            self._signal_progress,
+            self.store, self._time_series, tsdb.policy(), tsdb.scrape_interval, now, on_progress
         )
         self._log_failed(failed)
         count_measured(self.metrics, name, usages, now)

@@ -82,16 +82,13 @@ class Rereader:
         writer: BatchWriter,
         poll: PollOptions,
         monotonic: Callable[[], float],
-        on_progress: Callable[[], None],
         patience: Patience,
     ) -> None:
-        """`on_progress` is called after each batch."""
         self._sources = sources
         self._store = store
         self._writer = writer
         self._poll = poll
         self._monotonic = monotonic
-        self._on_progress = on_progress
         self._patience = patience
         self._clock_offset = store.clock() - monotonic()
         self._pace = Pace(_PAUSE_SECONDS, poll.longest_pause)
@@ -149,7 +146,6 @@ class Rereader:
                 ):
                     job_count += len(batch.jobs)
                     self._writer.write(batch._replace(watermark=last), key, 0.0)
-                    self._on_progress()
                     if stop.is_set():
                         return True
         except SchedulerError as error:
@@ -195,23 +191,26 @@ def read_missing_scripts(
     writer: BatchWriter,
     now: int,
     stop: threading.Event,
-    on_progress: Callable[[], None],
 ) -> bool:
     """Request some batch scripts of started jobs, if the site stores them, the newest first.
 
-    `on_progress` is called after each script. Returns whether all succeeded; raises the first error
-    that is no scheduler's, when the other scripts are stored.
+    Returns whether all succeeded; raises the first error that is no scheduler's, when the other
+    scripts are stored.
     """
     return do_each(
         [each for each in sources if isinstance(each, ScriptSource) and each.script_bytes],
-        lambda source: _read_scripts_of(source, source.name, store, writer, now, stop, on_progress),
+        lambda source: _read_scripts_of(source, source.name, store, writer, now, stop),
     )
 
 
 def _read_scripts_of(
-    source: ScriptSource, name: str, store: Store, writer: BatchWriter, now: int,
-    stop: threading.Event, on_progress: Callable[[], None],
-) -> bool:  # fmt: skip
+    source: ScriptSource,
+    name: str,
+    store: Store,
+    writer: BatchWriter,
+    now: int,
+    stop: threading.Event,
+) -> bool:
     since, until = now - _LOOKBACK_SECONDS, now - _SCRIPT_SETTLE_SECONDS
     with store.engine.connect() as db:
         missing = scripts.jobs_without_script(
@@ -235,7 +234,7 @@ def _read_scripts_of(
             return False
         with store.transaction() as db:
             scripts.store(db, list(jobs), text, source.script_bytes)
-        on_progress()
+        writer.on_progress()
         return True
 
     succeeded = do_each(list(submissions.values())[:_CALLS_AT_ONCE], read)

@@ -189,7 +189,7 @@ def test_source_that_cannot_be_read_again_keeps_no_other_from_it(engine):
     sources = [Source("broken", ZeroDivisionError("odd")), Source("good")]
     rereader = Rereader(
         sources, poller.store, BatchWriter(poller.store, poller.metrics),
-        PollOptions(), lambda: 0.0, bool, Patience(scaled(60)),
+        PollOptions(), lambda: 0.0, Patience(scaled(60)),
     )  # fmt: skip
     for source in sources:
         rereader.request(source.name)
@@ -224,7 +224,7 @@ def test_script_that_cannot_be_read_keeps_no_other_from_being_stored(engine, row
     writer = BatchWriter(poller.store, poller.metrics)
 
     def read(*sources):
-        return read_missing_scripts(sources, poller.store, writer, now, threading.Event(), bool)
+        return read_missing_scripts(sources, poller.store, writer, now, threading.Event())
 
     with pytest.raises(ZeroDivisionError):
         read(broken)
