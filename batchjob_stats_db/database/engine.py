@@ -85,10 +85,7 @@ def writer_engine(url: URL, *, create: bool = False, answer_seconds: float = 360
         _create_file(path)
     _require_file(path)
     # mode=rw: if the database has been removed in the meantime, do not create an empty file.
-    uri = f"file:{_quote_path(path)}?mode=rw"
-    engine = sa.create_engine(
-        url, creator=lambda: sqlite3.connect(uri, uri=True, timeout=30, check_same_thread=False)
-    )
+    engine = sa.create_engine(url, creator=_opener(path, "rw", 30))
     _reopen_when_replaced(engine, path)
     sa.event.listen(engine, "connect", _set_up_writer)
     # A deferred transaction that becomes a write transaction fails immediately with SQLITE_BUSY,
@@ -136,14 +133,8 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
         return engine
     path = _local_path(url)
     _require_file(path)
-    engine = sa.create_engine(
-        url,
-        creator=lambda: sqlite3.connect(
-            f"file:{_quote_path(path)}?mode=ro", uri=True, timeout=5, check_same_thread=False
-        ),
-        poolclass=sa.pool.QueuePool,
-        **pool,
-    )  # fmt: skip
+    opener = _opener(path, "ro", 5)
+    engine = sa.create_engine(url, creator=opener, poolclass=sa.pool.QueuePool, **pool)
     cache = max(_LEAST_CACHE_KIBIBYTES, _READERS_CACHE_KIBIBYTES // connections)
 
     def set_up(raw: sqlite3.Connection, record: Any) -> None:
@@ -246,8 +237,13 @@ def _reopen_when_replaced(engine: Engine, path: str) -> None:
     sa.event.listen(engine, "checkout", check_file)
 
 
-def _quote_path(path: str) -> str:
-    return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+def _opener(path: str, mode: str, timeout: float) -> Callable[[], sqlite3.Connection]:
+    """What opens the file for connections of any thread."""
+    quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    options = {"uri": True, "check_same_thread": False}
+    return functools.partial(
+        sqlite3.connect, f"file:{quoted}?mode={mode}", timeout=timeout, **options
+    )
 
 
 def _file_identity(path: str) -> tuple[int, int] | None:
