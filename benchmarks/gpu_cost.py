@@ -11,11 +11,13 @@ from typing import Any
 
 GPUS, INSTANCES, JOBS = 8, 7, 100
 NO_INSTANCE = 0xFFFFFFFF
+TOTAL_POWER = 0
 
 # Milliseconds of CPU under load on an H200 with driver 580; 0.004 for what is not listed.
 RECORDED = {
     "nvmlDeviceGetTotalEnergyConsumption": 3.497,
     "nvmlDeviceGetSamples": 1.427,
+    "power samples": 0.31,
     "nvmlDeviceGetProcessUtilization": 1.399,
     "nvmlGpmMetricsGet": 1.145,
     "nvmlGpmSampleGet": 0.057,
@@ -33,8 +35,9 @@ RECORDED = {
 class Driver:
     """The calls of pynvml that the collector makes, with answers that cost next to nothing."""
 
-    def __init__(self, pynvml: Any, mig: bool) -> None:
-        self._pynvml, self.mig, self.calls = pynvml, mig, Counter[str]()
+    def __init__(self, pynvml: Any, mig: bool, gpm: bool) -> None:
+        self._pynvml, self.mig, self.gpm = pynvml, mig, gpm
+        self.calls = Counter[str]()
         self._processes = [
             [
                 SimpleNamespace(
@@ -56,7 +59,10 @@ class Driver:
 
         def call(*arguments: Any) -> Any:
             fields = arguments[1] if name == "nvmlDeviceGetFieldValues" else ()
-            self.calls["field186" if list(fields) == [186] else name] += 1
+            if name == "nvmlDeviceGetSamples" and arguments[1] == TOTAL_POWER:
+                self.calls["power samples"] += 1
+            else:
+                self.calls["field186" if list(fields) == [186] else name] += 1
             return 0 if own is None else own(self, *arguments)
 
         return call
@@ -109,13 +115,15 @@ class Driver:
     def call_nvmlDeviceGetUtilizationRates(self, _: int) -> Any:
         return SimpleNamespace(gpu=50, memory=5)
 
-    def call_nvmlDeviceGetSamples(self, _: int, __: int, since: int) -> tuple[int, list[Any]]:
-        if self.mig:
+    def call_nvmlDeviceGetSamples(self, _: int, kind: int, since: int) -> tuple[int, list[Any]]:
+        is_power = kind == TOTAL_POWER
+        if self.mig and not is_power:
             raise self._pynvml.NVMLError(self._pynvml.NVML_ERROR_NOT_SUPPORTED)
         now = time.time_ns() // 1000
-        first = max(since, now - 14_000_000)
-        value = SimpleNamespace(uiVal=50)
-        times = range(first + 200_000, now, 200_000)
+        step, kept = (20_000, 2_400_000) if is_power else (200_000, 14_000_000)
+        first = max(since, now - kept)
+        value = SimpleNamespace(uiVal=250_000 if is_power else 50)
+        times = range(first + step, now, step)
         return 1, [SimpleNamespace(timeStamp=at, sampleValue=value) for at in times]
 
     def call_nvmlDeviceGetFieldValues(self, _: int, fields: list[Any]) -> list[Any]:
@@ -131,7 +139,13 @@ class Driver:
     call_nvmlDeviceGetMPSComputeRunningProcesses_v3 = call_nvmlDeviceGetGraphicsRunningProcesses_v3
 
     def call_nvmlGpmQueryDeviceSupport(self, _: int) -> Any:
-        return SimpleNamespace(isSupportedDevice=0)
+        return SimpleNamespace(isSupportedDevice=int(self.gpm))
+
+    def call_nvmlGpmSampleAlloc(self) -> Any:
+        return self._pynvml.c_nvmlGpmSample_t()
+
+    def call_nvmlGpmMetricsGet(self, request: Any) -> Any:
+        return request
 
 
 class Jobs:
@@ -158,14 +172,14 @@ class Jobs:
         return self._lifetimes
 
 
-def measure(mig: bool, seconds: float) -> None:
+def measure(mig: bool, gpm: bool, seconds: float) -> None:
     """Print the shares of a core."""
     import pynvml
 
     from collectors.gpu.collector import GpuCollector, GpuOptions
     from collectors.host import Host
 
-    driver = Driver(pynvml, mig)
+    driver = Driver(pynvml, mig, gpm)
     sys.modules["pynvml"] = driver  # type: ignore[assignment]
     try:
         with tempfile.TemporaryDirectory() as root:
@@ -189,6 +203,7 @@ def measure(mig: bool, seconds: float) -> None:
         sys.modules["pynvml"] = pynvml
     recorded = sum(RECORDED.get(name, 0.004) * number for name, number in made.items()) / 1e3 / wall
     kind = f"{GPUS} GPUs with {INSTANCES} instances each" if mig else f"{GPUS} GPUs"
+    kind += ", with GPM" if gpm else ""
     print(
         f"{kind}, {JOBS} jobs: own code {own:.2%} of a core, calls {recorded:.2%} as recorded, "
         f"together {own + recorded:.2%}; a scrape {scrape * 1e3:.1f} ms for {samples} samples"
@@ -199,5 +214,5 @@ def measure(mig: bool, seconds: float) -> None:
 
 if __name__ == "__main__":
     duration = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
-    for partitioned in (False, True):
-        measure(partitioned, duration)
+    for partitioned, profiled in ((False, False), (False, True), (True, True)):
+        measure(partitioned, profiled, duration)

@@ -74,15 +74,12 @@ def build_map(
     job_of_process = _find_jobs_of_processes(
         holders, readings, previous or GpuMap(), context.cgroupfs
     )
+    used = _find_used_units(job_of_process, context, readings)
     conflicts: set[AllocationConflict] = set()
     jobs = []
     for holder in holders:
         allocation = _choose_allocation(holder, allocations(holder, context), conflicts)
-        jobs.append(
-            _GpuClaims(
-                holder, allocation, _find_used_units(holder.name, job_of_process, context, readings)
-            )
-        )
+        jobs.append(_GpuClaims(holder, allocation, used.get(holder.name, {})))
     last_holdings = previous.holdings if previous else ()
     confirmed = {(each.job, each.unit) for each in last_holdings if each.confirmed}
     units: dict[Unit, list[_GpuClaims]] = {}
@@ -156,20 +153,18 @@ def _job_of_cgroups(text: str, directories: Mapping[str, JobName], cgroupfs: str
 
 
 def _find_used_units(
-    job: JobName,
     job_of_process: Mapping[tuple[str, int], JobName],
     context: AllocationContext,
     readings: Mapping[str, GpuReading],
-) -> dict[Unit, tuple[GpuProcess, ...]]:
-    used = {}
+) -> dict[JobName, dict[Unit, tuple[GpuProcess, ...]]]:
+    used: dict[JobName, dict[Unit, tuple[GpuProcess, ...]]] = {}
     for unit in context.table.units:
         reading = readings.get(unit.gpu.uuid)
-        processes = reading.processes_on(unit) if reading else None
-        own_processes = tuple(
-            each for each in processes or () if job_of_process.get((unit.gpu.uuid, each.pid)) == job
-        )
-        if own_processes:
-            used[unit] = own_processes
+        for process in (reading.processes_on(unit) if reading else None) or ():
+            job = job_of_process.get((unit.gpu.uuid, process.pid))
+            if job is not None:
+                own = used.setdefault(job, {})
+                own[unit] = (*own.get(unit, ()), process)
     return used
 
 

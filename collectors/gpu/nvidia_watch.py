@@ -3,7 +3,7 @@
 Ten times a second, calls that take 2 to 50 µs on an H200 see a process or a peak of 0.2 s, which no
 call reports afterwards. Processes, the dearest, are listed when the GPU's memory has changed, which
 a process cannot begin, end or reach a peak without; and each second. The power, by samples of 20 ms
-that are read each second, divides the energy that the counter, whose call takes 4 ms, has counted
+that are read every 1.5 s, divides the energy that the counter, whose call takes 4 ms, has counted
 in between. Power that is read ten times a second is the last resort: it was wrong by up to 13 % for
 a load with a period of 0.1 s.
 """
@@ -26,6 +26,7 @@ STEP_SECONDS = 0.1
 _LONGEST_STEP_SECONDS = 1.0  # power further apart is not interpolated
 _PAUSE_AFTER_ERROR_SECONDS = 1.0
 _STEPS_A_SECOND = 10
+_STEPS_OF_POWER = 15  # the driver keeps its samples for 2.4 s
 _HANGS_AFTER_SECONDS = 5.0
 _KEPT_POINTS = 700  # a minute of power, and of changes of the processes
 
@@ -87,7 +88,7 @@ class Watch:
 
     def _read(self, optional: OptionalCalls, handle: Any) -> None:
         is_new_second = self._steps % _STEPS_A_SECOND == 0
-        if is_new_second and self._has_power_samples:
+        if self._has_power_samples and self._steps % _STEPS_OF_POWER == 0:
             self._add_power_samples(optional, handle)
         if not self._has_power_samples:
             self._add_power(nvml.power_now(optional, handle), self._driver.host.monotonic())

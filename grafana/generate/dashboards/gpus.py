@@ -6,7 +6,10 @@ from batchjob.quantities.gpu import (
     GPU_TEMPERATURE,
     JOB_GPU_INFO,
     JOB_GPU_MEMORY,
+    JOB_GPU_PROFILE,
     JOB_GPU_UTILIZATION,
+    PROFILE_RATIOS,
+    PROFILED_SECONDS,
 )
 from grafana.generate.dashboards.parts import (
     ANY,
@@ -66,6 +69,21 @@ DASHBOARD = Dashboard(
                 Promql(f"sum({_USE})", "in use, in units of fully used GPUs"),
             ),
             unit(JOB_GPU_INFO),
+        ),
+        Panel(
+            "How well held GPUs are used",
+            tuple(
+                Promql(
+                    f"sum(increase({series(JOB_GPU_PROFILE[f'{name}_seconds'], C)}[10m])) / "
+                    f"sum(increase({series(JOB_GPU_PROFILE[PROFILED_SECONDS], C)}[10m]))",
+                    name.replace("_", " ").replace("sm", "SM").replace("dram", "memory"),
+                )
+                for name in PROFILE_RATIOS
+            ),
+            "percentunit",
+            "Parts of multiprocessors, warps, tensor cores and memory bandwidth, while one job "
+            "holds the GPU. Hopper and later.",
+            most=1,
         ),
         Panel(
             "Use by user",
