@@ -133,7 +133,7 @@ def test_similar_jobs_are_those_visible_to_the_user(services):
     # Of alice's jobs named "train" on c1 that ended before: the first run of 1.
     assert get_report(services, "5", "alice").json()["similar"]["jobs"] == 1
     assert get_report(services, "3", "dave").json()["similar"]["jobs"] == 0
-    assert "no job 2" in get_report(services, "2", "alice", 404).json()["detail"]
+    assert "job 2 does not exist" in get_report(services, "2", "alice", 404).json()["detail"]
 
 
 def test_invalid_parameters_are_rejected(services):
