@@ -72,7 +72,7 @@ COMMANDS = (
         "top",
     ),
     Command(
-        "completion", "batchjob_cli.manuals", "Print a completion script for a shell.", "shell"
+        "completion", "batchjob_cli.completion", "Print a completion script for a shell.", "shell"
     ),
     Command("manual", "batchjob_cli.manuals", "Print a manual page.", "shell", "manual"),
 )

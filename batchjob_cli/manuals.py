@@ -5,6 +5,8 @@ Packages install them; `batchjob completion` and `batchjob manual` are for other
 
 import argparse
 import importlib
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,16 +19,7 @@ from batchjob import __version__
 from batchjob.runtime.logins import expand_home
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import Parser, SettingsError
-
-SHELLS = ("bash", "zsh", "fish")
-PROGRAMS = {
-    "batchjob": "batchjob_cli.main",
-    "batchjob_exporter": "batchjob_exporter.main",
-    "batchjob_helper": "batchjob_exporter.helper",
-    "batchjob_stats_db": "batchjob_stats_db.main",
-    "batchjob_stats_server": "batchjob_stats_server.main",
-}
-"""Program -> module with its `main`, and its COMMANDS where each is a module of its own."""
+from batchjob_cli.completion import PROGRAMS, SHELLS, prepared
 
 
 class _ParserFound(Exception):
@@ -90,13 +83,26 @@ def _manual(parser: argparse.ArgumentParser) -> str:
     return str(Manpage(parser, _data=data))
 
 
-def _complete_paths(parser: argparse.ArgumentParser) -> None:
-    """Let shells complete files and directories for arguments that are paths."""
-    kinds = {"FILE": shtab.FILE, "DIRECTORY": shtab.DIRECTORY}
+_JOBS_COMMAND = (
+    "batchjob jobs --limit 200 --columns jobid,name --format csv 2>/dev/null | tail -n +2 "
+    # A shell would evaluate what other characters of a name mean.
+    "| tr , '\\n' | grep -xE '[A-Za-z0-9._-]+'"
+)
+_JOBS_FUNCTIONS = {
+    "bash": f'_batchjob_jobs() {{ compgen -W "$({_JOBS_COMMAND})" -- "$1"; }}',
+    "zsh": f"_batchjob_jobs() {{ compadd -- $({_JOBS_COMMAND}) }}",
+    "fish": f"function _batchjob_jobs; {_JOBS_COMMAND}; end",
+}
+_JOBS = {"bash": "_batchjob_jobs", "zsh": "_batchjob_jobs", "fish": "(_batchjob_jobs)"}
+
+
+def _complete_values(parser: argparse.ArgumentParser) -> None:
+    """Let shells complete files, directories, and ids and names of jobs."""
+    kinds = {"FILE": shtab.FILE, "DIRECTORY": shtab.DIRECTORY, "JOB": _JOBS, "RUN": _JOBS}
     for action in parser._actions:  # argparse has no public API for this
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
-                _complete_paths(command)
+                _complete_values(command)
         elif isinstance(action.metavar, str) and action.metavar in kinds:
             # shtab reads this attribute, which argparse does not have.
             action.complete = kinds[action.metavar]  # type: ignore[attr-defined]
@@ -107,24 +113,9 @@ def completions(commands: Mapping[str, str], shell: str) -> dict[str, str]:
     scripts = {}
     for name, module in commands.items():
         parser = _parser(name, module)
-        _complete_paths(parser)
-        scripts[name] = shtab.complete(parser, shell=shell)
+        _complete_values(parser)
+        scripts[name] = shtab.complete(parser, shell=shell, preamble=_JOBS_FUNCTIONS[shell])
     return scripts
-
-
-def run(arguments: list[str]) -> int:
-    parser = Parser(
-        prog="batchjob completion", allow_abbrev=False,
-        description="Prints a completion script for a shell. "
-        "For bash: eval \"$(batchjob completion bash)\".",
-    )  # fmt: skip
-    parser.add_argument("shell", choices=SHELLS)
-    parser.add_argument("--program", choices=tuple(PROGRAMS), default="batchjob",
-                      help="program to complete (default: batchjob)")  # fmt: skip
-    given = parser.parse_args(arguments)
-    module = PROGRAMS[given.program]
-    sys.stdout.write(completions({given.program: module}, given.shell)[given.program])
-    return 0
 
 
 def manual(arguments: list[str]) -> int:
@@ -140,6 +131,10 @@ def manual(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     if not given.directory:
         (text,) = manuals({given.program: PROGRAMS[given.program]}).values()
+        man = shutil.which("man")
+        if man and sys.stdout.isatty():
+            argv = [man, "-l", "-"]
+            return subprocess.run(argv, input=text, text=True, check=False).returncode  # noqa: S603 (no shell)
         sys.stdout.write(text)
         return 0
     try:
@@ -151,3 +146,9 @@ def manual(arguments: list[str]) -> int:
     except OSError as error:
         raise SettingsError(f"--directory: {error.filename}: {reason(error)}") from error
     return 0
+
+
+if __name__ == "__main__":
+    for shell in SHELLS:
+        scripts = completions({"batchjob": PROGRAMS["batchjob"]}, shell)
+        prepared(shell).write_text(scripts["batchjob"], encoding="utf-8")

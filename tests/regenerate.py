@@ -16,6 +16,7 @@ GENERATORS = (
     "batchjob_exporter.document",
     "batchjob_stats_db.document",
     "batchjob_stats_server.document",
+    "batchjob_cli.manuals",
     "grafana.generate",
     "tests.documented_blocks",
     "tests.tables_page",

@@ -3,11 +3,15 @@
 import os
 import shlex
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
-from batchjob_cli import manuals
+from batchjob_cli import completion, manuals
 from tests.helpers.processes import run
+
+ROOT = Path(__file__).parents[2]
 
 BASH = """
 source {script}
@@ -39,7 +43,7 @@ def shell_completions(shell, line, folder):
         pytest.skip(f"{shell} is not installed")
     script, found = folder / f"batchjob.{shell}", folder / "found"
     found.unlink(missing_ok=True)
-    scripts = manuals.completions({"batchjob": manuals.PROGRAMS["batchjob"]}, shell)
+    scripts = manuals.completions({"batchjob": completion.PROGRAMS["batchjob"]}, shell)
     script.write_text(scripts["batchjob"])
     words = " ".join(shlex.quote(word) for word in line.split(" "))
     shell_input = {"bash": BASH, "zsh": ZSH, "fish": FISH}[shell].format(
@@ -57,7 +61,7 @@ def shell_completions(shell, line, folder):
     return {each.split("\t")[0].strip() for each in text.splitlines() if each.strip()}
 
 
-SHELLS = pytest.mark.parametrize("shell", manuals.SHELLS)
+SHELLS = pytest.mark.parametrize("shell", completion.SHELLS)
 
 
 @SHELLS
@@ -86,3 +90,18 @@ def test_file_names_are_completed(shell, tmp_path):
     assert "folder" in {
         word.rstrip("/") for word in shell_completions(shell, "batchjob jobs --data fol", tmp_path)
     }
+
+
+@SHELLS
+def test_names_of_jobs_are_completed(shell, tmp_path, monkeypatch):
+    command = tmp_path / "bin" / "batchjob"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m batchjob_cli "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("BATCHJOB_DATA", str(tmp_path / "data"))
+    for name in ("zebra", "ze $(touch evaluated)"):
+        assert run([command, "run", "--name", name, "--", "true"], timeout=300).returncode == 0
+    assert shell_completions(shell, "batchjob job ze", tmp_path) == {"zebra"}
+    assert not (tmp_path / "evaluated").exists()

@@ -1,13 +1,17 @@
 """Manual pages and shell completions list what the programs accept."""
 
+import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from batchjob_cli import manuals
+from batchjob_cli.completion import PROGRAMS, SHELLS, prepared
 from batchjob_cli.main import COMMANDS, main
 from deploy.packages.contents import EXPORTER, SERVER
+from tests.helpers.processes import run
 
 PAGES = manuals.manuals(EXPORTER.documented() | SERVER.documented())
 
@@ -56,6 +60,21 @@ def test_completion_command_prints_valid_script(shell, capsys):
         assert command in script
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_prepared_completion_has_every_command_and_option(shell):
+    """`python -m tests.regenerate` writes it."""
+    made = manuals.completions({"batchjob": PROGRAMS["batchjob"]}, shell)["batchjob"]
+    words = set(re.findall(r"-{0,2}[a-z][a-z-]+", made))
+    assert words - set(re.findall(r"-{0,2}[a-z][a-z-]+", prepared(shell).read_text())) == set()
+
+
+def test_completion_imports_no_command():
+    program = "import sys; from batchjob_cli.main import main; main(['completion', 'bash']); "
+    program += "sys.exit(str([name for name in sys.modules if 'stats' in name or name == 'shtab']))"
+    done = run([sys.executable, "-c", program], timeout=60)
+    assert done.stderr.strip() == "[]"
 
 
 def test_bash_completes_option_of_a_command(capsys):
