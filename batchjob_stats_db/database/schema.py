@@ -382,6 +382,14 @@ daily_wait = _table(
     # Measured from eligibility; each percentile is the wait of an actual job.
     *_required(" ".join(f"wait_{each}_seconds" for each in WAITS), Float),
 )
+usual_wait = _table(
+    "usual_wait",
+    # Of all jobs of a partition, a user or an account: the other two are "".
+    *_keys("cluster partition username account"),
+    *_required("jobs_started", BigInteger),
+    *_required("wait_p50_seconds wait_p90_seconds", Float),
+    *_required("computed_time", BigInteger),
+)
 daily_node_coverage = _table(
     "daily_node_coverage",
     *_keys("cluster"),

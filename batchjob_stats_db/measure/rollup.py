@@ -10,7 +10,7 @@ Beside them is how much is measured of the jobs on each node: sums of the jobs t
 They show whether a node's exporter works now, so older days are not kept.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -38,6 +38,10 @@ _KEPT_DAYS = 2
 # Percentiles of waits by nearest rank: the wait of a job that this fraction of the jobs did not
 # exceed. Those of days cannot be combined into one of a month: they are stored, and never added.
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
+
+USUAL_DAYS = 30
+_USUAL_SECONDS = 3600  # how often all waits of these days are read
+LEAST_JOBS = 10  # a percentile of fewer jobs would reveal single jobs
 
 
 def mark_days(db: Connection, cluster: str, days: Collection[int]) -> None:
@@ -97,6 +101,7 @@ def roll_up(db: Connection, cluster: str, day: int, now: int) -> None:
         add_runs(db, cluster, day, now)
         add_waits(db, cluster, day)
         add_node_coverage(db, cluster, day, now)
+        renew_usual_waits(db, cluster, now)
     sum_day(db, cluster, day)
     sum_month(db, cluster, day)
 
@@ -192,24 +197,9 @@ def add_node_coverage(db: Connection, cluster: str, day: int, now: int) -> None:
 def waits(*which: ColumnElement[bool]) -> sa.Select[Any]:
     """Waits of started jobs under these conditions, with the columns of `daily_wait`."""
     job = schema.job.c
-    waited = wait_seconds(job)
     day = midnight(job.start_time).label("day")
-    group_key = (job.cluster, day, job.partition)
-    each = (
-        sa.select(
-            *group_key,
-            waited.label("wait"),
-            sa.func.row_number().over(partition_by=group_key, order_by=waited).label("rank"),
-            sa.func.count().over(partition_by=group_key).label("jobs_started"),
-        )
-        .where(job.start_time.is_not(None), *which)
-        .subquery()
-        .c
-    )
-    percentiles = {
-        name: sa.func.min(sa.case((each.rank * 100 >= each.jobs_started * share, each.wait)))
-        for name, share in _PERCENTILES.items()
-    }
+    each = _ranked_waits((job.cluster, day, job.partition), *which)
+    percentiles = {name: _percentile(each, share) for name, share in _PERCENTILES.items()}
     statistics = {"mean": sa.func.avg(each.wait), **percentiles, "max": sa.func.max(each.wait)}
     groups = (each.cluster, each.day, each.partition)
     jobs = sa.func.max(each.jobs_started).label("jobs_started")
@@ -219,7 +209,57 @@ def waits(*which: ColumnElement[bool]) -> sa.Select[Any]:
     return sa.select(*groups, jobs, *seconds).group_by(*groups).order_by(*groups)
 
 
+def _ranked_waits(group_key: Sequence[ColumnElement[Any]], *which: ColumnElement[bool]) -> Any:
+    """Waits of started jobs, with their rank in their group and its number of jobs."""
+    job = schema.job.c
+    waited = wait_seconds(job)
+    ranked = sa.select(
+        *group_key,
+        waited.label("wait"),
+        sa.func.row_number().over(partition_by=group_key, order_by=waited).label("rank"),
+        sa.func.count().over(partition_by=group_key).label("jobs_started"),
+    ).where(job.start_time.is_not(None), *which)
+    return ranked.subquery().c
+
+
+def _percentile(each: Any, share: int) -> ColumnElement[Any]:
+    return sa.func.min(sa.case((each.rank * 100 >= each.jobs_started * share, each.wait)))
+
+
 def add_waits(db: Connection, cluster: str, day: int) -> None:
     job, table = schema.job.c, schema.daily_wait
     rows = waits(job.cluster == cluster, job.start_time >= day, job.start_time < day + DAY)
     db.execute(sa.insert(table).from_select([each.name for each in table.columns], rows))
+
+
+def renew_usual_waits(db: Connection, cluster: str, now: int) -> None:
+    """Compute the waits of the last 30 days anew, unless they are less than an hour old."""
+    table = schema.usual_wait
+    of_cluster = table.c.cluster == cluster
+    age = now - (db.scalar(sa.select(sa.func.max(table.c.computed_time)).where(of_cluster)) or 0)
+    if 0 <= age < _USUAL_SECONDS:
+        return
+    db.execute(sa.delete(table).where(of_cluster))
+    job = schema.job.c
+    which = (
+        job.cluster == cluster, job.start_time >= now - USUAL_DAYS * DAY, job.start_time <= now
+    )  # fmt: skip
+    for owner in (job.partition, job.username, job.account):
+        each = _ranked_waits((owner,), *which)
+        owners = [
+            each[name] if name == owner.name else sa.literal("")
+            for name in ("partition", "username", "account")
+        ]
+        rows = (
+            sa.select(
+                sa.literal(cluster),
+                *owners,
+                sa.func.max(each.jobs_started),
+                *(sa.cast(_percentile(each, share), sa.Float) for share in (50, 90)),
+                sa.literal(now, sa.BigInteger),
+            )
+            .where(sa.true() if owner is job.partition else each[owner.name] != "")
+            .group_by(each[owner.name])
+            .having(sa.func.max(each.jobs_started) >= LEAST_JOBS)
+        )
+        db.execute(sa.insert(table).from_select([column.name for column in table.columns], rows))

@@ -25,6 +25,7 @@ from batchjob.schedulers.accounting import (
     Batch,
     CommentSource,
 )
+from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.isolation import Patience, do_each, is_database_failure
 from batchjob_stats_db.measure.job_usage import JobToMeasure
@@ -38,8 +39,9 @@ from batchjob_stats_db.poller.messages.options import NO_MESSAGES, MessageOption
 from batchjob_stats_db.poller.options import ClusterSettings, PollOptions, RetentionOptions
 from batchjob_stats_db.poller.reread import Pace, Rereader, read_missing_scripts
 from batchjob_stats_db.poller.retention import delete_expired
-from batchjob_stats_db.poller.self_metrics import PollerMetrics, count_measured, show_held_gpus
+from batchjob_stats_db.poller.self_metrics import PollerMetrics, count_measured, show_only
 from batchjob_stats_db.queries.operators import held_gpus
+from batchjob_stats_db.queries.stats import usual_waits
 from batchjob_stats_db.samples.folder import samples_problem
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
 
@@ -354,7 +356,15 @@ class Poller:
         number = len(self.store.unfinished())
         self.metrics.unfinished_jobs.labels(self.cluster.name).set(number)
         with self.store.engine.connect() as db:
-            show_held_gpus(self.metrics, self.cluster.name, held_gpus(db, self.cluster.name))
+            gpus = held_gpus(db, self.cluster.name)
+            waits = usual_waits(db, EVERYTHING, self.cluster.name, int(self._clock()))
+        show_only(self.metrics, self.metrics.job_gpus, self.cluster.name, gpus)
+        quantiles = {
+            (row["partition"], row["username"], row["account"], quantile): row[column]
+            for row in waits
+            for quantile, column in (("0.5", "wait_p50_seconds"), ("0.9", "wait_p90_seconds"))
+        }
+        show_only(self.metrics, self.metrics.usual_wait, self.cluster.name, quantiles)
 
 
 def _words(error: Exception) -> str:

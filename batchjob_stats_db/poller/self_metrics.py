@@ -7,6 +7,7 @@ backfill, a poller that was off) and are irrelevant to the present.
 import collections
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -70,7 +71,9 @@ class PollerMetrics:
             "Recorded jobs that are pending or running.")
         self.job_gpus = gauge("job_gpus",
             "GPUs that the scheduler has allocated to a running job.", "jobid", "user")
-        self.gpu_jobs: set[tuple[str, str, str]] = set()  # labels of `job_gpus`
+        self.usual_wait = gauge("usual_wait_seconds",
+            "Quantile of the waits of the last 30 days, of a partition, a user or an account.",
+            "partition", "user", "account", "quantile")
         self.ended_jobs = counter("ended_jobs",
             "Jobs whose end was recorded within a day, on each of their nodes.", "node", "result")
         self.tracked_work = counter("tracked_work",
@@ -102,6 +105,7 @@ class PollerMetrics:
         self.step_errors = counter("step_errors",
             "Steps of poll cycles that an unexpected error ended.", "step")
         # fmt: on
+        self.shown: dict[Gauge, set[tuple[str, ...]]] = {}  # labels of series that may go
         self.tool_labels: set[str] = set()  # values of the label "tool"
         self.node_labels: set[str] = set()
         self._backup = Gauge(
@@ -124,17 +128,18 @@ class PollerMetrics:
         self._backup.labels(directory).set(newest_time(Path(directory)))
 
 
-def show_held_gpus(
-    metrics: PollerMetrics, cluster: str, held: Mapping[tuple[str, str], int]
+def show_only(
+    metrics: PollerMetrics, family: Gauge, cluster: str, values: Mapping[Any, float]
 ) -> None:
-    """Show the GPUs of a cluster's running jobs, by job id and user, and of no other jobs."""
-    now = {(cluster, *job) for job in held}
-    for ended in {each for each in metrics.gpu_jobs if each[0] == cluster} - now:
-        metrics.job_gpus.remove(*ended)
-        metrics.gpu_jobs.discard(ended)
-    for job, gpus in held.items():
-        metrics.job_gpus.labels(cluster, *job).set(gpus)
-    metrics.gpu_jobs |= now
+    """Show these values by their labels after the cluster, and no others of this cluster."""
+    now = {(cluster, *labels) for labels in values}
+    shown = metrics.shown.setdefault(family, set())
+    for gone in {each for each in shown if each[0] == cluster} - now:
+        family.remove(*gone)
+        shown.discard(gone)
+    for labels, value in values.items():
+        family.labels(cluster, *labels).set(value)
+    shown |= now
 
 
 def count_ended(

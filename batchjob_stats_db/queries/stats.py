@@ -1,7 +1,6 @@
 """Totals: clusters and how completely they are read, states, accounts with their members."""
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -13,11 +12,9 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, cached_by_access, visible
 from batchjob_stats_db.database.gate import RULES
 from batchjob_stats_db.days import DAY
+from batchjob_stats_db.measure.rollup import LEAST_JOBS
 from batchjob_stats_db.queries.filters import clusters_to_query
 from batchjob_stats_db.queries.usage import stored_rows
-
-_USUAL_DAYS = 30
-_MIN_JOBS = 10  # a median of fewer jobs would reveal single jobs
 
 
 def clusters(db: Connection) -> list[RowMapping]:
@@ -160,11 +157,6 @@ def accounts(
 _waits = schema.daily_wait.c
 _OF_CLUSTER = (_waits.cluster == sa.bindparam("cluster"), _waits.day >= sa.bindparam("since"))
 _OF_PARTITION = (*_OF_CLUSTER, _waits.partition == sa.bindparam("partition"))
-_USUAL_WAITS = (
-    sa.select(_waits.wait_p50_seconds, _waits.jobs_started)
-    .where(*_OF_PARTITION)
-    .order_by(_waits.wait_p50_seconds)
-)
 _WAITS_BY_DAY = (
     sa.select(_waits.day, _waits.jobs_started, _waits.wait_p50_seconds, _waits.wait_p90_seconds)
     .where(*_OF_PARTITION, _waits.jobs_started >= sa.bindparam("least"))
@@ -178,27 +170,26 @@ _PARTITIONS = (
 )
 
 
-def usual_wait_seconds(db: Connection, cluster: str, partition: str, now: int) -> float | None:
-    """Seconds that jobs of a partition waited in the last 30 days; None after too few jobs.
+def usual_waits(db: Connection, access: Access, cluster: str | None, now: int) -> list[RowMapping]:
+    """Half of the jobs of the last 30 days waited no longer than this, and nine in ten than that.
 
-    The median of the days' medians, weighted by each day's jobs. Everybody may see it, as
-    schedulers show the state of their queues to everybody.
+    Of partitions everybody may see it, as schedulers show the state of their queues to everybody;
+    of users and accounts, those who may see their jobs. Values older than a day are left out.
     """
-    which = {"cluster": cluster, "partition": partition, "since": now - _USUAL_DAYS * DAY}
-    rows = db.execute(_USUAL_WAITS, which).all()
-    jobs = sum(row.jobs_started for row in rows)
-    if jobs < _MIN_JOBS:
-        return None
-    cumulative_jobs = accumulate(row.jobs_started for row in rows)
-    return next(
-        float(row.wait_p50_seconds)
-        for row, count in zip(rows, cumulative_jobs, strict=True)
-        if count * 2 >= jobs
+    row = schema.usual_wait.c
+    of_partition = (row.username == "") & (row.account == "")
+    query = (
+        sa.select(schema.usual_wait)
+        .where(row.computed_time > now - DAY, of_partition | visible(access, schema.usual_wait))
+        .order_by(*schema.usual_wait.primary_key)
     )
+    if cluster is not None:
+        query = query.where(row.cluster == cluster)
+    return list(db.execute(query).mappings().all())
 
 
 def waits_by_day(
-    db: Connection, cluster: str, partition: str, since: int, least_jobs: int = _MIN_JOBS
+    db: Connection, cluster: str, partition: str, since: int, least_jobs: int = LEAST_JOBS
 ) -> list[RowMapping]:
     """Waits of a partition's jobs by day, for days on which at least this many started.
 

@@ -15,13 +15,13 @@ from batchjob.quantities.quantity import Statistic
 from batchjob.schedulers.node_names import without_port
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import scripts
-from batchjob_stats_db.database.access import Access
+from batchjob_stats_db.database.access import NOTHING, Access
 from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.queries.jobs import parts_of
 from batchjob_stats_db.queries.similar import same_name, short_jobs, similar
-from batchjob_stats_db.queries.stats import usual_wait_seconds
+from batchjob_stats_db.queries.stats import usual_waits
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.curves import job_series
@@ -99,14 +99,16 @@ def _from_database(
     own = Access(users=access.users)  # scripts may have secrets
     own_scripts = [str(row["script"]) for row in scripts.of_jobs(db, own, [job["id"]])]
     is_waiting = job["state"] == JobState.PENDING
+    waits = usual_waits(db, NOTHING, job["cluster"], now) if is_waiting else ()
     alike, jobs = similar(db, access, job, names=SIMILAR_JOB_COLUMNS)
     inputs = ReportInput(
         dict(job), now, parts.get("gpus", ()), parts.get("emissions", ()),
         similar=jobs, alike=alike, short_jobs=short_jobs(db, access, job),
         script=own_scripts[0] if own_scripts else "",
         steps=parts.get("steps", ()), shares=parts.get("nodes", ()),
-        usual_wait=usual_wait_seconds(db, job["cluster"], job["partition"], now)
-        if is_waiting else None,
+        usual_wait=next(
+            (row for row in waits if row["partition"] == job["partition"]), None
+        ),
         runs_of_name=[
             run for run in same_name(db, access, job, names=NAMED_RUN_COLUMNS)
             if run["id"] != job["id"]

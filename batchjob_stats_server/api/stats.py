@@ -90,6 +90,7 @@ FailureRow = row_model(
     "FailureRow", (*_WHOSE, _daily.jobs_ended, _daily.jobs_failed, _number("failed_ratio"))
 )
 WaitRow = row_model("WaitRow", schema.daily_wait.columns)
+UsualWaitRow = row_model("UsualWaitRow", schema.usual_wait.columns)
 IdleGpuRow = row_model("IdleGpuRow", operators.IDLE_COLUMNS)
 UnfinishedRow = row_model(
     "UnfinishedRow", (schema.job.c.cluster, schema.job.c.state, sa.Column("jobs", sa.Integer))
@@ -206,6 +207,14 @@ class IdleQuery(ClusterRows):
         None, description="Seconds; default: the threshold idle-after."
     )
     limit: Limit = 100
+
+
+@router.get("/stats/usual-waits", response_model=list_type(UsualWaitRow))
+def usual_waits(caller: CurrentCaller, params: Annotated[ClusterRows, Query()]) -> Response:
+    """Percentiles of the waits of the last 30 days, by partition, by user and by account."""
+    return table(caller, params, UsualWaitRow, lambda db: stats.usual_waits(
+        db, caller.access, params.cluster, int(caller.services.clock())
+    ))  # fmt: skip
 
 
 @router.get("/stats/idle-gpus", response_model=list_type(IdleGpuRow))

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.judgements import thresholds
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database.access import Access
+from batchjob_stats_db.database.access import NOTHING, Access
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.queries import nodes, stats
 from batchjob_stats_db.queries import usage as usage_queries
@@ -28,7 +28,7 @@ from batchjob_stats_server.pages.rendering.charts import DURATION_STEPS, day_cha
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.job_table import LISTED_COLUMNS, LISTED_WAITING_COLUMNS
 from batchjob_stats_server.pages.rendering.template_filters import trusted_html
-from batchjob_stats_server.report.explain import elapsed_seconds, waiting_seconds
+from batchjob_stats_server.report.explain import elapsed_seconds, usual_wait, waiting_seconds
 
 router = APIRouter(include_in_schema=False, route_class=CostlyRoute)
 
@@ -77,8 +77,8 @@ def cluster(
         counts = _count_by_state(stats.unfinished_by_state(db, access, cluster))
         queues = stats.queued_by_partition(db, cluster) if shows_totals else []
         usual_waits = {
-            row["partition"]: stats.usual_wait_seconds(db, cluster, row["partition"], page.now)
-            for row in queues
+            row["partition"]: usual_wait(row)
+            for row in stats.usual_waits(db, NOTHING, cluster, page.now)
         }
         history = (
             _wait_history(db, access, cluster, form.partition, page.now) if shows_totals else None

@@ -5,7 +5,7 @@ from datetime import UTC
 from typing import NamedTuple
 
 from batchjob.judgements import AT_LEAST, MORE_CPU
-from batchjob.runtime.formatting import digits
+from batchjob.runtime.formatting import digits, format_duration
 from batchjob.runtime.times import format_time
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
@@ -241,3 +241,12 @@ def doubts(job: Row) -> tuple[str, ...]:
     if job["cpu_basis"] == AT_LEAST:
         words.append(CPU_AT_LEAST)
     return tuple(words)
+
+
+def usual_wait(row: Row) -> str:
+    """`half start within 29 s; one in ten waits over 4 h 42 min`."""
+    half, most = row["wait_p50_seconds"], row["wait_p90_seconds"]
+    if most < 1:
+        return "nine in ten start at once"
+    start = f"within {format_duration(half)}" if half >= 1 else "at once"
+    return f"half start {start}; one in ten waits over {format_duration(most)}"

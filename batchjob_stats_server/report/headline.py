@@ -84,8 +84,7 @@ def _waiting(inputs: ReportInput) -> str:
         )
     if inputs.usual_wait is not None:
         where = f" in {job['partition']}" if job["partition"] else ""
-        usual = format_duration(inputs.usual_wait) if inputs.usual_wait else "less than a second"
-        parts.append(f"Jobs{where} usually wait {usual} (median of the last 30 days).")
+        parts.append(f"Of the jobs{where}, {explain.usual_wait(inputs.usual_wait)}.")
     return " ".join(parts)
 
 

@@ -324,7 +324,7 @@ class ReportInput(NamedTuple):
     short_jobs: int | None = None  # of this user, at most a minute long, in the day before
     steps: Sequence[Row] = ()
     shares: Sequence[Row] = ()  # its allocation on each node
-    usual_wait: float | None = None  # seconds; for a waiting job: of others in its partition
+    usual_wait: Row | None = None  # for a waiting job: of others in its partition
     runs_of_name: Sequence[Row] = ()  # its latest other runs in any state, with NAMED_RUN_COLUMNS
     script: str = ""  # its batch script, if the site keeps it and it is the reader's own
     largest_node_bytes: float | None = None  # memory of the largest node of its cluster

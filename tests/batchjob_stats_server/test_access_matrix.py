@@ -61,6 +61,7 @@ RULES = {
         MINE,
         MINE,
     ),
+    ("GET", f"{P}/stats/usual-waits", "cluster=c1"): (401, 0, 0, 0, 0, 0, 0, 0),
     ("GET", f"{P}/stats/waits", "since=0&cluster=c1"): (401, 1, 1, 1, 1, 0, 0, 0),
     ("GET", f"{P}/stats/idle-gpus", ""): (401, NONE, NONE, NONE, NONE, *NO),
     ("GET", f"{P}/stats/unfinished", ""): (401, 1, 2, 2, 2, 0, 0, 0),

@@ -20,6 +20,7 @@ from batchjob_stats_db.queries.operators import (
     most_wasteful,
     waits_by_partition,
 )
+from batchjob_stats_db.queries.stats import usual_waits
 
 D0 = 20540 * DAY
 ALICE = Access((ClusterLogin("c1", "alice"),))
@@ -153,3 +154,32 @@ def test_idle_gpus(write_jobs):
         assert rows[0]["idle_gpu_seconds"] == 4 * 7200
         assert len(idle_gpus(db, ALICE, 0.01, 1800, 10)) == 1
         assert len(idle_gpus(db, EVERYTHING, 0.01, 0, 10)) == 3
+
+
+def test_usual_waits_are_quantiles_of_all_jobs_of_the_month(engine, store, job):
+    """A median of the days' medians, weighted by their jobs, was 10 s here."""
+    waits = {D0: [10] * 30 + [7200] * 29, D0 + DAY: [3600] * 20}
+    records = [
+        job(f"{day}-{n}", start_time=day, submit_time=day - wait, end_time=day + 9, user=user)
+        for day, seconds in waits.items()
+        for n, wait in enumerate(seconds)
+        for user in ["alice" if n % 2 else "bob"]
+    ]
+    store.write(Batch(tuple(records), (), "", 0), "s")
+    now = D0 + 2 * DAY
+    with engine.begin() as db:
+        for day in due_days(db, "c1", 100):
+            roll_up(db, "c1", day, now)
+        rows = usual_waits(db, EVERYTHING, "c1", now)
+        by_owner = {
+            (row["partition"], row["username"], row["account"]): (
+                row["jobs_started"], row["wait_p50_seconds"], row["wait_p90_seconds"]
+            )
+            for row in rows
+        }  # fmt: skip
+        assert by_owner["cpu", "", ""] == (79, 3600, 7200)
+        assert by_owner["", "alice", ""] == (39, 3600, 7200)
+        assert by_owner["", "", records[0].account] == (79, 3600, 7200)
+        for_alice = {row["username"] for row in usual_waits(db, ALICE, None, now)}
+        assert for_alice == {"", "alice"}
+        assert usual_waits(db, EVERYTHING, "c1", now + 2 * DAY) == []

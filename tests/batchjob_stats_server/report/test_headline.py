@@ -14,13 +14,24 @@ def headline_of(usual_wait=None, steps=(), **changed):
 
 def test_pending_job_shows_reason_wait_and_usual_wait():
     text = headline_of(
-        **WAITING, reason="Priority", priority=1200, partition="gpu", usual_wait=5400.0,
+        **WAITING, reason="Priority", priority=1200, partition="gpu",
+        usual_wait={"wait_p50_seconds": 29.0, "wait_p90_seconds": 16_920.0},
         submit_time=T + 8000 - 3720,
     )  # fmt: skip
     assert text == (
         "Waiting for 1 h 2 min: jobs with a higher priority are ahead of it (Priority)."
-        " Its priority is 1200. Jobs in gpu usually wait 1 h 30 min (median of the last 30 days)."
+        " Its priority is 1200."
+        " Of the jobs in gpu, half start within 29 s; one in ten waits over 4 h 42 min."
     )
+
+
+@pytest.mark.parametrize(
+    ("half", "most", "words"),
+    [(0.0, 0.0, "nine in ten start at once"), (0.0, 60.0, "half start at once; one in ten waits")],
+)
+def test_pending_job_in_a_partition_that_is_mostly_free(half, most, words):
+    usual_wait = {"wait_p50_seconds": half, "wait_p90_seconds": most}
+    assert words in headline_of(**WAITING, reason="Priority", usual_wait=usual_wait)
 
 
 def test_pending_job_shows_expected_start():

@@ -608,6 +608,19 @@ CREATE TABLE subscription (
 	CONSTRAINT uq_subscription UNIQUE (username, event, channel, target, cluster, jobid, account)
 );
 
+CREATE TABLE usual_wait (
+	cluster TEXT NOT NULL, 
+	partition TEXT NOT NULL, 
+	username TEXT NOT NULL, 
+	account TEXT NOT NULL, 
+	jobs_started BIGINT NOT NULL, 
+	wait_p50_seconds FLOAT NOT NULL, 
+	wait_p90_seconds FLOAT NOT NULL, 
+	computed_time BIGINT NOT NULL, 
+	CONSTRAINT pk_usual_wait PRIMARY KEY (cluster, partition, username, account)
+)
+ WITHOUT ROWID;
+
 CREATE INDEX ix_api_token_parent_id ON api_token (parent_id);
 
 CREATE INDEX ix_daily_account_emissions_account ON daily_account_emissions (cluster, account, day);

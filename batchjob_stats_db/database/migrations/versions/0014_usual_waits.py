@@ -1,0 +1,12 @@
+"""The usual waits of partitions, users and accounts."""
+
+from alembic import op
+
+from batchjob_stats_db.database import schema
+
+revision = "0014"
+down_revision = "0013"
+
+
+def upgrade() -> None:
+    schema.usual_wait.create(op.get_bind())
