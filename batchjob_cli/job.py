@@ -26,7 +26,7 @@ from batchjob_cli.client.connect import (
     reachable_server,
 )
 from batchjob_cli.client.problems import NotFoundError
-from batchjob_cli.client.table import add_zone, print_text
+from batchjob_cli.client.table import add_zone, fold, print_text, terminal_width
 
 _LATEST = 50  # jobs of a name, among which one may have ended
 _MAX_LISTED = 10  # maximum jobs listed if several have the name
@@ -66,7 +66,8 @@ def run(arguments: list[str]) -> int:
         return _print_corrected(given.script, query_report(given, query, jobid))
     text = query_report(given, query, jobid)
     if given.format in ("text", "markdown"):
-        print_text(text.rstrip("\n"))
+        width = terminal_width() if given.format == "text" else None
+        print_text(fold(text.rstrip("\n"), width))
     else:
         sys.stdout.write(text.rstrip("\n") + "\n")
     return 0

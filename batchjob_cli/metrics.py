@@ -28,7 +28,7 @@ from batchjob_cli.client.connect import (
 )
 from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.sample_table import TYPES, heading, row
-from batchjob_cli.client.table import add_zone, format_table, print_text
+from batchjob_cli.client.table import add_zone, format_table, print_text, terminal_width
 from batchjob_stats_db.samples.file import flatten_values
 from batchjob_stats_db.samples.folder import NoSuchJob, find_jobid
 from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
@@ -108,7 +108,7 @@ def _print_time_series(given: argparse.Namespace, rows: list[dict[str, Any]]) ->
     if given.json:
         print("".join(f"{json.dumps(row)}\n" for row in chosen), end="")
     else:
-        print_text(format_table(curves.columns(given.type, given.zone), chosen))
+        print_text(format_table(curves.columns(given.type, given.zone), chosen, terminal_width()))
     return 0
 
 
@@ -183,15 +183,14 @@ def _samples_in_window(given: argparse.Namespace, replay: Replay) -> Iterator[Sa
 
 def _print_table(given: argparse.Namespace, samples: Iterator[SamplePair]) -> None:
     if not given.json:
-        print(heading(given.type), flush=True)
+        print(heading(given.type, terminal_width()), flush=True)
     if given.limit is not None:
         samples = iter(deque(samples, maxlen=given.limit))
     _print_rows(given, samples)
 
 
 def _print_rows(given: argparse.Namespace, samples: Iterator[SamplePair]) -> None:
+    width = terminal_width()
     for pair in samples:
-        print(
-            json.dumps(sample_document(pair)) if given.json else row(given.type, pair, given.zone),
-            flush=True,
-        )
+        line = row(given.type, pair, given.zone, width)
+        print(json.dumps(sample_document(pair)) if given.json else line, flush=True)

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
+from itertools import accumulate
 from typing import NamedTuple
 
 from batchjob.quantities import energy, gpu, job
 from batchjob.quantities.quantity import Quantity
-from batchjob.runtime.formatting import size
+from batchjob.runtime.formatting import size, to_printable
 from batchjob.runtime.times import format_time
 from batchjob_stats_db.samples.replay import SamplePair, cpu_percent, rate, total_rate
 
-_TIME_WIDTH = 24
+_TIME_WIDTH, _NODE_WIDTH = 24, 8
 
 
 class MeasurementColumn(NamedTuple):
@@ -188,17 +189,27 @@ ABSENCE_REASONS: Mapping[str, str] = {
 """By type of table: why a sample may have none of its values."""
 
 
-def heading(type: str) -> str:
+def _columns(type: str, width: int | None) -> Sequence[MeasurementColumn]:
+    """The first ones, as many as fit into a line of this width; None: all."""
+    ends = accumulate(
+        (2 + each.width for each in TYPES[type]), initial=_TIME_WIDTH + _NODE_WIDTH + 2
+    )
+    fitting = sum(width is None or end <= width for end in ends) - 1
+    return TYPES[type][: max(fitting, 1)]
+
+
+def heading(type: str, width: int | None = None) -> str:
     """The first line."""
-    names = (f"{column.heading:>{column.width}}" for column in TYPES[type])
-    return "  ".join([f"{'TIME':<{_TIME_WIDTH}}", *names])
+    names = (f"{column.heading:>{column.width}}" for column in _columns(type, width))
+    return "  ".join([f"{'TIME':<{_TIME_WIDTH}}", f"{'NODE':<{_NODE_WIDTH}}", *names])
 
 
-def row(type: str, pair: SamplePair, zone: tzinfo | None = None) -> str:
+def row(type: str, pair: SamplePair, zone: tzinfo | None = None, width: int | None = None) -> str:
     """The line of a sample; times are local unless a zone is given."""
-    columns = TYPES[type]
+    columns = _columns(type, width)
     texts = [column.text(pair) for column in columns]
     words = [f"{text or '-':>{column.width}}" for text, column in zip(texts, columns, strict=True)]
     if type in ABSENCE_REASONS and texts.count(None) == len(texts):
         words.append(ABSENCE_REASONS[type])
-    return "  ".join([f"{format_time(pair.sample.at, zone):<{_TIME_WIDTH}}", *words])
+    time, node = format_time(pair.sample.at, zone), to_printable(pair.header.node)
+    return "  ".join([f"{time:<{_TIME_WIDTH}}", f"{node:<{_NODE_WIDTH}}", *words])

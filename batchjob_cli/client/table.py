@@ -4,6 +4,7 @@ import argparse
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from typing import Any, NamedTuple
@@ -39,6 +40,19 @@ def add_zone(parser: argparse.ArgumentParser) -> None:
 def terminal_width() -> int | None:
     """Characters per line; None if the output is not a terminal, and nothing is truncated."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fold(text: str, width: int | None) -> str:
+    """The text in lines of at most this width; what continues a line is indented further."""
+    if width is None:
+        return text
+    return "\n".join(
+        textwrap.fill(
+            line, width, break_long_words=False, replace_whitespace=False,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+        )
+        for line in text.splitlines()
+    )  # fmt: skip
 
 
 def use_colours() -> bool:

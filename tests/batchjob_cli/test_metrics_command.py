@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from batchjob.quantities.sample import END, JobSample, SampleHeader, SampleKey
-from batchjob_cli.client.sample_table import ABSENCE_REASONS, TYPES
+from batchjob_cli.client.sample_table import ABSENCE_REASONS, TYPES, heading, row
 from batchjob_cli.main import main
 from batchjob_stats_db.samples.folder import folder_of
+from batchjob_stats_db.samples.replay import SamplePair
 from batchjob_stats_db.samples.writer import Writer
 from tests.batchjob_stats_db.samples.open_files import close_files
 from tests.e2e.reader import text
@@ -64,13 +65,32 @@ def test_finished_job_is_replayed(tmp_path, capsys):
     write_finished_job(tmp_path)
     code, (head, *lines), errors = run_metrics(capsys, tmp_path, RUN)
     assert (code, errors) == (0, "")
-    assert head.split() == ["TIME", "CPU", "%", "MEMORY", "THREADS", "FILES", "READ", "WRITTEN",
-                            "GPU", "%", "POWER"]  # fmt: skip
-    assert [line.split()[3:7] for line in lines] == [
+    assert head.split() == ["TIME", "NODE", "CPU", "%", "MEMORY", "THREADS", "FILES", "READ",
+                            "WRITTEN", "GPU", "%", "POWER"]  # fmt: skip
+    assert [line.split()[4:8] for line in lines] == [
         ["-", "3", "GiB", "-"], *[["100.0", "3", "GiB", "-"]] * 3,
     ]  # fmt: skip
     assert lines[1].endswith("100.0 W")
     assert len({len(line) for line in (head, *lines)}) == 1  # aligned
+
+
+def test_table_of_several_nodes_says_which(tmp_path, capsys):
+    for node in ("n1", "node-17"):
+        header = SampleHeader("local", RUN, "alice", node, 5.0)
+        writer = Writer(folder_of(tmp_path / "samples", RUN), header, T)
+        writer.write(sample(0, values={END: T}))
+        writer.close()
+    _, (head, *lines), _ = run_metrics(capsys, tmp_path, RUN)
+    assert head.split()[1] == "NODE"
+    assert sorted(line.split()[3] for line in lines) == ["n1", "node-17"]
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_tables_fit_a_narrow_terminal(type):
+    pair = SamplePair(SampleHeader("local", RUN, "alice", "n1", 5.0), sample(1), sample(0))
+    assert len(heading(type, 60)) <= 60
+    assert len(row(type, pair, width=60)) == len(heading(type, 60))
+    assert len(heading(type, 30)) > 30  # a column remains
 
 
 @pytest.mark.parametrize("type", TYPES)
