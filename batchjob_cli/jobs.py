@@ -135,7 +135,7 @@ def _query_rows(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
 
 def _print_table(rows: Sequence[Mapping[str, Any]], given: argparse.Namespace) -> None:
     if not rows:
-        print_text("no job")
+        print_text("No job matches.")
         return
     width = terminal_width()
     columns = (

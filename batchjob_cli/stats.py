@@ -93,7 +93,7 @@ def run(arguments: list[str]) -> int:
     rows = (row for page in job_pages(given, parameters, _MAX_JOBS) for row in page)
     results = totals(rows, given.by)
     if given.format == "table":
-        print_text(format_table(_columns(given.by), results) if results else "no job")
+        print_text(format_table(_columns(given.by), results) if results else "No job matches.")
     else:
         {"json": print_json, "csv": print_csv}[given.format](results)
     return 0

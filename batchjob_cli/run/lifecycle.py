@@ -60,7 +60,7 @@ def execute_run(
     try:
         run = _record_limits(spec, run, limits)
         if not (spec.quiet or spec.detach) and (page := page_url(spec, run)):
-            print_message(f"run {run.jobid} is live at {page}")
+            print_message(f"watch it: {page}")
         pid, channels, pumps = _start_command(spec, run, mask, cgroup)
         log_started(run)
         on_start(run)
@@ -79,9 +79,7 @@ def execute_run(
     for pump in pumps:
         pump.join()
     if end.leftover_processes:
-        print_message(
-            f"the command left processes behind ({end.leftover_processes}); they were terminated"
-        )
+        print_message(f"processes that outlived the command: {end.leftover_processes}; stopped")
     sweep_daily(spec.data)
     if not spec.quiet:
         throttled = reading.cpu_throttled_seconds if run.allocated_cpus else None

@@ -78,7 +78,7 @@ def _rows(
         read = sum(each.read_bytes for each in devices.values())
         written = sum(each.written_bytes for each in devices.values())
         if (read, written) != (run.read_bytes, run.written_bytes):
-            yield "disks", f"{_format_io(read, written)} by the end"
+            yield "disks", f"{_format_io(read, written)}, as it reached the disk"
     if throttled_seconds:
         yield "throttled", f"{format_duration(throttled_seconds)} by the CPU limit"
 

@@ -69,7 +69,8 @@ def _authenticate(
     text = browser_session.session_cookie(request)
     is_form = "origin" in request.headers and f"{request.scope['path']}/".startswith(FORM_PATHS)
     if not (text and (request.method in SAFE_METHODS or is_form)):
-        raise CredentialError("expected a token, or a user named by a proxy", "none")
+        needed = "sign in first: make a token on the page Tokens and put it into $BATCHJOB_TOKEN"
+        raise CredentialError(needed, "none")
     return _authenticate_by_cookie(request, services, text, background_tasks, db)
 
 

@@ -188,7 +188,7 @@ _CHART_DAYS = 30
 FAIR_SHARE_TITLES = {
     "shares_ratio": "Share of its parent's shares",
     "usage_ratio": "Share of its parent's recent usage",
-    "fairshare_level": "Fair share: shares divided by use",
+    "fairshare_level": "Fair share (above 1: less used than granted)",
     "fairshare_ratio": "Fair-share factor",
 }
 """The fair-share values that the scheduler reports of an account, and their titles."""

@@ -152,9 +152,10 @@ def document_as_text(document: Document) -> str:
     lines += [document.notice] if document.notice else []
     lines += [*_text_sections(document.sections), *_text_advice(document.advice)]
     if document.skipped_rules:
-        lines += ["", "Rules without enough data"]
-        for rule in document.skipped_rules:
-            lines += _wrap(f"  {rule.label}: ", rule.text)
+        names = ", ".join(rule.label for rule in document.skipped_rules)
+        number = len(document.skipped_rules)
+        checks = "One check" if number == 1 else f"{number} checks"
+        lines += ["", *_wrap("", f"{checks} could not be made, for want of data: {names}.")]
     return _join_lines(lines)
 
 

@@ -161,7 +161,9 @@ def format_quantity(name: str, values: FactValues) -> str:
 
 def _unmet_requirements(condition: Condition, values: FactValues) -> str:
     false = [
-        f"needs {each.text}, it is {format_quantity(each.name, values)}"
+        "the run was not sampled"
+        if each.name == "measured"
+        else f"needs {each.text}, it is {format_quantity(each.name, values)}"
         for each in condition.comparisons()
         if each.holds(values) is False
     ]

@@ -24,6 +24,7 @@ from batchjob_stats_server.report.model import (
     Advice,
     JobSummary,
     Report,
+    SimilarComparison,
     format_emissions,
 )
 
@@ -68,11 +69,17 @@ def build_document(report: Report, zone: tzinfo = UTC) -> Document:
     return Document(
         f"Job {to_printable(report.job.jobid)} on {to_printable(report.job.cluster)}",
         to_printable(report.headline),
-        "The job has not ended; all figures may change." if report.interim else "",
+        _as_of(report, zone) if report.interim else "",
         [(title, lines) for title, lines in sections if lines],
         report.advice,
         [ReportLine(rule.rule, rule.reason) for rule in report.silent],
     )
+
+
+def _as_of(report: Report, zone: tzinfo) -> str:
+    until = report.basis.until_time
+    as_of = "" if until is None else f" Figures as of {format_time(until / 1000, zone)}."
+    return f"Not ended yet.{as_of}"
 
 
 def _job_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
@@ -262,9 +269,16 @@ def _similar_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
         lower, upper = format_value(each.lower_quartile), format_value(each.upper_quartile)
         middle_half = f"half of them from {lower} to {upper}"
         this = "" if each.this is None else f"{format_value(each.this)}; "
-        below = "" if each.below is None else f"; {share(each.below)} of them used less"
+        below = f"; {_beside(each)}" if each.below is not None else ""
         yield ReportLine(each.what.capitalize() if each.what[0].islower() else each.what,
                    f"{this}median {format_value(each.median)}, {middle_half}{below}")  # fmt: skip
+
+
+def _beside(each: SimilarComparison) -> str:
+    """Where this job is among the others."""
+    if each.below in (0, 1):
+        return f"{'above' if each.below else 'lowest of'} all {each.jobs}"
+    return f"{share(each.below or 0)} of them are below"
 
 
 def _next_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
@@ -305,7 +319,7 @@ _SECTIONS: tuple[tuple[str, Callable[[Report, tzinfo], Iterator[ReportLine]]], .
     ("Nodes", _node_lines),
     ("GPUs", _gpu_lines),
     ("Energy and emissions", _energy_lines),
-    ("Compared with your similar jobs", _similar_lines),
+    ("Compared with earlier jobs", _similar_lines),
     ("Next time", _next_lines),
     ("Data sources", _basis_lines),
 )

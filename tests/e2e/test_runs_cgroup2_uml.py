@@ -54,7 +54,7 @@ def test_io_limit(report: Any) -> None:
 
 
 def test_leftover_processes_are_ended(report: Any) -> None:
-    assert "left processes behind" in report["left_behind"]["stderr"]
+    assert "outlived the command" in report["left_behind"]["stderr"]
 
 
 def test_user_without_delegated_cgroup(report: Any) -> None:

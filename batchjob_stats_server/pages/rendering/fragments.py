@@ -19,7 +19,9 @@ from batchjob_stats_server.report.model import Row
 
 _SPOKEN_LEVELS = ("low", "high")
 # live.js reloads a page with an element of this class soon.
-_NOT_READY = Markup('<span class="late">{}</span>').format(absent("no measurements in time"))
+_NOT_READY = Markup('<span class="late">{}</span>').format(
+    absent("the curve took too long; reload")
+)
 _MAX_CELLS = 32  # maximum GPUs shown in a row of a list
 _CELL_WIDTH = 7
 _MAX_CELLS_WIDTH = 56  # maximum width of all of them

@@ -201,7 +201,7 @@ def test_address_of_live_page_is_printed(batchjob):
         detached = batchjob("run", "--detach", "--", "true")
     ids = {each["jobid"] for each in batchjob.records()}
     first = next(each for each in ids if each in output)
-    assert f"run {first} is live at http://127.0.0.1:10912/jobs/{first}\n" in output
+    assert f"watch it: http://127.0.0.1:10912/jobs/{first}\n" in output
     assert f"live at http://127.0.0.1:10912/jobs/{detached.stdout.strip()}" in detached.stderr
     assert "live at" not in batchjob("run", "--", "true").stderr
 

@@ -98,7 +98,7 @@ def test_leftover_processes_are_ended(batchjob, cgroup_mode):
     begun = time.monotonic()
     done = batchjob("run", "--cgroup", cgroup_mode, "--", "bash", "-c", script)
     assert done.returncode == 4
-    assert "left processes behind" in done.stderr
+    assert "outlived the command" in done.stderr
     assert 2.0 < time.monotonic() - begun < scaled(30)
 
 

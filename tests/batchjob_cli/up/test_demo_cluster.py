@@ -357,7 +357,7 @@ def test_nodes_have_states_gpus_and_curves(get, recording):
 def test_accounts_have_fair_shares(get):
     assert "vision" in get(f"/clusters/{CLUSTER}/accounts/root").text
     page = get(f"/clusters/{CLUSTER}/accounts/vision").text
-    assert "Fair share: shares divided by use" in page
+    assert "Fair share (above 1: less used than granted)" in page
 
 
 def test_pages_say_that_data_is_generated(get):

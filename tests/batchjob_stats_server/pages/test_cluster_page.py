@@ -92,7 +92,7 @@ def test_jobs_of_other_users_on_a_node_are_anonymous(page):
 
 def test_account_page_shows_members_fair_share_and_limits(example_page):
     text = main_text(parse_page(example_page("/clusters/alpha/accounts/physics")))
-    assert "Fair share: shares divided by use1.8 has used less than its share" in text
+    assert "Fair share (above 1: less used than granted)1.8 has used less than its share" in text
     assert "GrpTREScpu=512,gres/gpu=8" in text
     found = table_rows(parse_page(example_page("/clusters/alpha/accounts/physics")), "Members")
     assert {row[0] for row in found} == {"alice", "carol"}

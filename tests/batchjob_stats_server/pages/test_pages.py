@@ -298,7 +298,7 @@ def test_slow_time_series_store_does_not_delay_page(example_services, monkeypatc
         document = parse_page(example_page("/jobs?limit=20&state=COMPLETED&sort=start_time"))
         release.set()
     assert not svg_elements(document, "spark")
-    assert "no measurements in time" in element_text(document.find(".//main"))
+    assert "the curve took too long; reload" in element_text(document.find(".//main"))
 
 
 def test_underused_node_is_marked(example_page):
