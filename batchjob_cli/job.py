@@ -24,6 +24,7 @@ from batchjob_cli.client.connect import (
     job_pages,
     named_server,
     reachable_server,
+    runs_of_job,
 )
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.table import add_zone, fold, print_text, terminal_width
@@ -192,15 +193,12 @@ def find_jobid(given: argparse.Namespace) -> str:
     try:
         run_id = history.job(text, given.data).jobid
     except history.SeveralRuns as error:
-        if _is_jobid(given, text):
+        if runs_of_job(given, text, given.cluster, ("jobid",)):
             return text
         raise NotFoundError(str(error)) from error
     except (history.UnknownRun, OSError):
         # A scheduler's job; the query that follows reports errors.
         return text
-    return text if run_id.startswith(text) and _is_jobid(given, text) else run_id
-
-
-def _is_jobid(given: argparse.Namespace, text: str) -> bool:
-    wanted = {"jobid": text, "limit": 1, **_parameters(given)}
-    return any(job_pages(given, wanted, 1, ("jobid",)))
+    is_prefix = run_id.startswith(text)
+    is_jobid = is_prefix and runs_of_job(given, text, given.cluster, ("jobid",))
+    return text if is_jobid else run_id

@@ -13,8 +13,8 @@ from batchjob.runtime.settings import SettingsError, type_and_metavar
 from batchjob.runtime.times import format_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import remote_runs
-from batchjob_cli.client.connect import add_window, find_run, run_parser
-from batchjob_cli.client.problems import files_named
+from batchjob_cli.client.connect import add_window, find_run, run_parser, runs_of_job
+from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.table import add_zone
 
 _PAUSE_SECONDS = 0.3
@@ -34,8 +34,18 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--timestamps", action="store_true", help="prefix each line with its time")
     add_zone(parser)
     given = parser.parse_args(arguments)
-    if given.server:
-        return remote_runs.logs(given)
+    try:
+        return remote_runs.logs(given) if given.server else _print_local(given)
+    except NotFoundError as error:
+        rows = runs_of_job(given, given.job, None, ("cluster", "jobid", "stdout_path"))
+        where = [row["stdout_path"].replace("%j", row["jobid"]) for row in rows]
+        if not any(where):
+            raise
+        text = f"{given.job} is a job of {rows[0]['cluster']}; its output is in {where[0]}"
+        raise NotFoundError(text) from error
+
+
+def _print_local(given: argparse.Namespace) -> int:
     data, chosen = find_run(given)
     directory = data / LOGS / chosen.jobid
     if not directory.is_dir():

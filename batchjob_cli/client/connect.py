@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from batchjob.local_runs.directory import LOCAL, data_directory
 from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
@@ -84,6 +85,21 @@ def job_pages(
     from batchjob_cli.client import local_jobs
 
     yield from local_jobs.job_pages(data_directory(given.data), parameters, limit, keys)
+
+
+def runs_of_job(
+    given: argparse.Namespace, jobid: str, cluster: str | None, keys: Sequence[str]
+) -> Sequence[Any]:
+    """A job's runs, the latest first, with these keys; raises SettingsError."""
+    query = reachable_server(given)
+    if query is not None:
+        wanted = {"cluster": cluster, "fields": ",".join(keys)}
+        return parse_rows(query(f"jobs/{quote(jobid, safe='')}", wanted), keys)
+    from batchjob_cli.client import local_jobs
+
+    wanted = {"jobid": jobid, "cluster": cluster, "limit": 1}
+    pages = local_jobs.job_pages(data_directory(given.data), wanted, 1, keys)
+    return [row for page in pages for row in page]
 
 
 def reachable_server(given: argparse.Namespace) -> "Server | None":

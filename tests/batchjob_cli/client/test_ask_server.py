@@ -7,15 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from batchjob.local_runs import record
 from batchjob.runtime.settings import SettingsError
-from batchjob_cli import job, jobs
+from batchjob_cli import job, jobs, logs
 from batchjob_cli.client import connect
 from batchjob_cli.client.answer import next_page_link
+from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.remote import Server
 from batchjob_cli.client.running_up import announce
 from batchjob_cli.job_columns import DEFAULT_KEYS
+from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from tests.batchjob_cli.client.local_runs import command_output, finished_run
 
 
@@ -131,3 +135,31 @@ def test_report_is_the_same_with_a_server(data, server, capsys, form):
     remote = command_output(capsys, job, "--server", url, "--token-file", token_file, *given)
     assert command_output(capsys, job, "--data", data, *given) == remote
     assert row["jobid"] in remote
+
+
+def give_id_of_cluster(data, name, jobid):
+    """Make a recorded run a job of the cluster alpha, as far as the database tells."""
+    with writer_engine(parse_url(f"sqlite:///{data}/jobs.db")).begin() as db:
+        named = (schema.job.c.name == name) & (schema.job.c.state == "COMPLETED")
+        values = {"jobid": jobid, "cluster": "alpha", "stdout_path": "/home/alice/slurm-%j.out"}
+        db.execute(sa.update(schema.job).where(named).values(**values))
+
+
+def test_id_of_a_cluster_job_comes_before_a_prefix_with_batchjob_up(data, server, capsys):
+    give_id_of_cluster(data, "align", "7")
+    run = finished_run("mine")
+    run = run._replace(jobid=f"7{run.jobid[1:]}")
+    record.write(Path(data) / "runs", run)
+    with announce(Path(data), server[0]):
+        assert "Job 7 on alpha" in command_output(capsys, job, "7", "--data", data)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_logs_say_where_the_output_of_a_cluster_job_is(data, server, capsys, remote):
+    url, token_file = server
+    give_id_of_cluster(data, "align", "8000757")
+    where = ["--server", url, "--token-file", token_file] if remote else ["--data", data]
+    with pytest.raises(
+        NotFoundError, match=r"a job of alpha; its output is in /home/alice/slurm-8"
+    ):
+        logs.run(["8000757", *where])
