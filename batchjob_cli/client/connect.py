@@ -97,8 +97,8 @@ def runs_of_job(
         return parse_rows(query(f"jobs/{quote(jobid, safe='')}", wanted), keys)
     from batchjob_cli.client import local_jobs
 
-    wanted = {"jobid": jobid, "cluster": cluster, "limit": 1}
-    pages = local_jobs.job_pages(data_directory(given.data), wanted, 1, keys)
+    one: Parameters = {"jobid": jobid, "cluster": cluster, "limit": 1}
+    pages = local_jobs.job_pages(data_directory(given.data), one, 1, keys)
     return [row for page in pages for row in page]
 
 
