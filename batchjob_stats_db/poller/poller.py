@@ -357,7 +357,7 @@ class Poller:
         self.metrics.unfinished_jobs.labels(self.cluster.name).set(number)
         with self.store.engine.connect() as db:
             gpus = held_gpus(db, self.cluster.name)
-            waits = usual_waits(db, EVERYTHING, self.cluster.name, int(self._clock()))
+            waits = usual_waits(db, EVERYTHING, self.cluster.name, self._now())
         show_only(self.metrics, self.metrics.job_gpus, self.cluster.name, gpus)
         quantiles = {
             (row["partition"], row["username"], row["account"], quantile): row[column]
