@@ -27,7 +27,7 @@ from sqlalchemy import (
 from batchjob.quantities.gpu import PROFILE_RATIOS
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0014"
+REVISION = "0015"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(

@@ -4,8 +4,8 @@ from alembic import op
 
 from batchjob_stats_db.database import schema
 
-revision = "0014"
-down_revision = "0013"
+revision = "0015"
+down_revision = "0014"
 
 
 def upgrade() -> None:
