@@ -176,16 +176,21 @@ def usual_waits(db: Connection, access: Access, cluster: str | None, now: int) -
     Of partitions everybody may see it, as schedulers show the state of their queues to everybody;
     of users and accounts, those who may see their jobs. Values older than a day are left out.
     """
-    row = schema.usual_wait.c
+    parameters = {"cluster": cluster, "since": now - DAY}
+    return list(db.execute(_usual_waits(access), parameters).mappings().all())
+
+
+@cached_by_access
+def _usual_waits(access: Access) -> sa.Select[Any]:
+    row, cluster = schema.usual_wait.c, sa.bindparam("cluster", type_=sa.Text)
     of_partition = (row.username == "") & (row.account == "")
-    query = (
+    return (
         sa.select(schema.usual_wait)
-        .where(row.computed_time > now - DAY, of_partition | visible(access, schema.usual_wait))
+        .where(row.cluster == sa.func.coalesce(cluster, row.cluster))
+        .where(row.computed_time > sa.bindparam("since"))
+        .where(of_partition | visible(access, schema.usual_wait))
         .order_by(*schema.usual_wait.primary_key)
     )
-    if cluster is not None:
-        query = query.where(row.cluster == cluster)
-    return list(db.execute(query).mappings().all())
 
 
 def waits_by_day(

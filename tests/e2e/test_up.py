@@ -254,7 +254,7 @@ def test_next_port_is_taken_unless_an_address_was_asked_for(tmp_path: Path) -> N
         )  # fmt: skip
         assert found, log.read_text()
         jobs = run_command(tmp_path / "data", "jobs")
-        assert (jobs.returncode, jobs.stdout) == (0, "no job\n"), jobs.stderr
+        assert (jobs.returncode, jobs.stdout) == (0, "No job matches.\n"), jobs.stderr
 
 
 def test_listening_on_all_addresses_prints_warning(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_listening_on_all_addresses_prints_warning(tmp_path: Path) -> None:
     port = instance.web_address.rpartition(":")[2]
     assert f"pages     http://{socket.gethostname()}:{port}/?token=" in log_text
     assert "warning   token and pages are sent unencrypted; set --web.tls" in log_text
-    assert (jobs.returncode, jobs.stdout) == (0, "no job\n"), jobs.stderr
+    assert (jobs.returncode, jobs.stdout) == (0, "No job matches.\n"), jobs.stderr
 
 
 def test_demo_shows_jobs_only_while_it_runs(tmp_path: Path) -> None:

@@ -213,8 +213,8 @@ def test_filters_by_record_id_and_workflow(data, capsys):
 
 
 def test_empty_data_directory_has_no_jobs(tmp_path, capsys):
-    assert command_output(capsys, jobs, "--data", str(tmp_path / "new")) == "no job\n"
-    assert command_output(capsys, stats, "--data", str(tmp_path / "new")) == "no job\n"
+    assert command_output(capsys, jobs, "--data", str(tmp_path / "new")) == "No job matches.\n"
+    assert command_output(capsys, stats, "--data", str(tmp_path / "new")) == "No job matches.\n"
 
 
 def test_chosen_columns(data, capsys):

@@ -88,4 +88,4 @@ def test_backup_takes_the_place_of_a_damaged_database(tmp_path, capsys):
         (tmp_path / name).unlink(missing_ok=True)
     (tmp_path / "copy.db").replace(tmp_path / "jobs.db")
     assert main(["jobs", f"--data={tmp_path}"]) == 0
-    assert capsys.readouterr().out.endswith("no job\n")
+    assert capsys.readouterr().out.endswith("No job matches.\n")
