@@ -138,10 +138,10 @@ def test_report_is_the_same_with_a_server(data, server, capsys, form):
 
 
 def give_id_of_cluster(data, name, jobid):
-    """Make a recorded run a job of the cluster alpha, as far as the database tells."""
+    """Make a recorded run look like a job of a cluster."""
     with writer_engine(parse_url(f"sqlite:///{data}/jobs.db")).begin() as db:
         named = (schema.job.c.name == name) & (schema.job.c.state == "COMPLETED")
-        values = {"jobid": jobid, "cluster": "alpha", "stdout_path": "/home/alice/slurm-%j.out"}
+        values = {"jobid": jobid, "stdout_path": "/home/alice/slurm-%j.out"}
         db.execute(sa.update(schema.job).where(named).values(**values))
 
 
@@ -151,7 +151,7 @@ def test_id_of_a_cluster_job_comes_before_a_prefix_with_batchjob_up(data, server
     run = run._replace(jobid=f"7{run.jobid[1:]}")
     record.write(Path(data) / "runs", run)
     with announce(Path(data), server[0]):
-        assert "Job 7 on alpha" in command_output(capsys, job, "7", "--data", data)
+        assert "Job 7 on local" in command_output(capsys, job, "7", "--data", data)
 
 
 @pytest.mark.parametrize("remote", [False, True])
@@ -160,6 +160,6 @@ def test_logs_say_where_the_output_of_a_cluster_job_is(data, server, capsys, rem
     give_id_of_cluster(data, "align", "8000757")
     where = ["--server", url, "--token-file", token_file] if remote else ["--data", data]
     with pytest.raises(
-        NotFoundError, match=r"a job of alpha; its output is in /home/alice/slurm-8"
+        NotFoundError, match=r"a job of local; its output is in /home/alice/slurm-8"
     ):
         logs.run(["8000757", *where])
