@@ -26,6 +26,8 @@ from batchjob_stats_db.queries.filters import (
 
 MAX_PAGE_ROWS = 1000  # maximum rows per page
 MOST_READ = 100_000  # maximum rows read for one page
+MOST_COUNTED = 1000  # jobs of a list, unless the exact number is asked for
+_MOST_LOOKED_AT = 20_000  # maximum rows among which they are counted, if a filter has no index
 
 _SORT_KEYS = (
     "start_time", "elapsed_seconds", "cpu_efficiency", "usage_memory_peak_bytes",
@@ -105,6 +107,29 @@ def list_jobs(
     else:
         ids, more = _sort(db, access, which, order, page)
     return JobPage(rows_by_ids(db, ids, page.columns), more)
+
+
+def count_jobs(
+    db: Connection, access: Access, which: Filter, *, exactly: bool = False
+) -> tuple[int, bool]:
+    """How many jobs match, and whether these are all; at most MOST_COUNTED unless exactly."""
+    filters = row_conditions(which)
+    limit = None if exactly else _MOST_LOOKED_AT if filters else MOST_COUNTED + 1
+    source, candidates = _candidates(db, access, which)
+    found = sa.select(_job.id).select_from(source).where(*candidates).limit(limit)
+    matching = found
+    if filters:
+        matching = (
+            sa.select(_job.id).select_from(with_figures()).where(_job.id.in_(found), *filters)
+        )
+        matching = matching.limit(None if exactly else MOST_COUNTED + 1)
+    number, looked_at = (
+        db.scalar(sa.select(sa.func.count()).select_from(each.subquery())) or 0
+        for each in (matching, found)
+    )
+    if exactly or (number <= MOST_COUNTED and looked_at != limit):
+        return number, True
+    return min(number, MOST_COUNTED), False
 
 
 # Rows by ids
@@ -345,12 +370,7 @@ def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool
 def _sort(
     db: Connection, access: Access, which: Filter, order: SortOrder, page: Page
 ) -> tuple[list[int], After | None]:
-    source: Any = schema.job if which.node is None else _NODE_JOBS
-    start = _job.start_time if which.node is None else _share.start_time
-    candidates = [
-        _job.cluster.in_(clusters_to_query(db, which.cluster)), visible(access),
-        *index_conditions(which, start),
-    ]  # fmt: skip
+    source, candidates = _candidates(db, access, which)
     check_row_limit(db, source, candidates, f"jobs by {order.key}")
     column, limit = statement_column(order.key), min(page.limit, MAX_PAGE_ROWS)
     key = getattr(column, "element", column)  # without its label
@@ -368,6 +388,16 @@ def _sort(
     found = db.execute(query).all()
     more = After(*found[limit - 1]) if len(found) > limit else None
     return [row.id for row in found[:limit]], more
+
+
+def _candidates(
+    db: Connection, access: Access, which: Filter
+) -> tuple[Any, list[ColumnElement[bool]]]:
+    """The tables of the jobs that may be seen, and conditions that indexes answer."""
+    source: Any = schema.job if which.node is None else _NODE_JOBS
+    start = _job.start_time if which.node is None else _share.start_time
+    clusters = _job.cluster.in_(clusters_to_query(db, which.cluster))
+    return source, [clusters, visible(access), *index_conditions(which, start)]
 
 
 def check_row_limit(

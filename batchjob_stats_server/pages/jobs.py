@@ -18,6 +18,7 @@ from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
     Page,
     SortOrder,
+    count_jobs,
     list_jobs,
     reads_only_its_rows,
 )
@@ -28,7 +29,7 @@ from batchjob_stats_server.api.me import refuse_simple_json
 from batchjob_stats_server.api.params import PREFIX, OneOrMore, QueryParams
 from batchjob_stats_server.auth.browser_session import cookie_name
 from batchjob_stats_server.auth.rights import log_jobs_seen
-from batchjob_stats_server.pages.rendering import job_table, links
+from batchjob_stats_server.pages.rendering import job_table, links, template_filters
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.job_table import (
     COLUMN_TITLES,
@@ -85,6 +86,7 @@ class JobsForm(JobsQuery):
     limit: int = Field(50, ge=1, le=200)
     started: bool = True  # waiting jobs have their own section
     columns: Annotated[list[ColumnName], OneOrMore] = Field([])
+    exact: bool = False  # whether to count all jobs, however many
 
 
 JobsSection = dict[str, Any]
@@ -125,6 +127,7 @@ def embedded_jobs(page: RequestPage, _query: Annotated[QueryParams, Query()]) ->
 
 async def _list_response(page: PageRenderer, form: JobsForm, *, is_own: bool) -> Response:
     costly = not reads_only_its_rows(page.access, form.filter(), form.order())
+    costly |= form.exact
     return await run_in_thread(page, partial(_render_list, page, form, is_own), costly=costly)
 
 
@@ -232,9 +235,13 @@ def _section(
     columns = LISTED_WAITING_COLUMNS if key == "waiting" else LISTED_COLUMNS
     rows, more = list_jobs(db, page.access, job_filter, order, Page(limit, after, columns))
     next_page = page.address(**selected, cursor=form.cursor_after(more)) if more else None
-    has_more = bool(selected and more and not after)
+    count, is_all = template_filters.number(len(rows)), True
+    if more and not after:
+        number, is_all = count_jobs(db, page.access, job_filter, exactly=form.exact)
+        count += f" of {'' if is_all else 'more than '}{template_filters.number(number)}"
     return {
-        "key": key, "title": title, "rows": rows, "has_more": has_more, "next_page": next_page
+        "key": key, "title": title, "rows": rows, "next_page": next_page,
+        "count": count, "is_cut": not is_all,
     }  # fmt: skip
 
 
@@ -288,7 +295,7 @@ def _csv_address(page: PageRenderer, is_own: bool) -> str:
     kept = [
         (name, value)
         for name, value in parameters
-        if name not in ("cursor", "limit", "columns", "sort")
+        if name not in ("cursor", "limit", "columns", "sort", "exact")
     ]
     user = [("user", page.principal.user)] if is_own else []
     return f"{PREFIX}/jobs?{urlencode([*kept, *user, ('all', 'true'), ('format', 'csv')])}"

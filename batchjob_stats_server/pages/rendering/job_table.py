@@ -193,9 +193,9 @@ def _time_used_cell(row: Row, context: TableContext) -> str:
     return f'<span class="bad">{text}</span>' if high else text
 
 
-def _measured_bar(used: explain.EfficiencyRatio, row: Row) -> str:
+def _measured_bar(used: explain.EfficiencyRatio, row: Row, now: int) -> str:
     """A bar; of a running job, it says as of when it is."""
-    bar = usage_bars.efficiency_bar(used)
+    bar = usage_bars.job_bar(used, row, now)
     if row["end_time"] is None and row["usage_until_time"] is not None:
         until = format_time(row["usage_until_time"], UTC)
         bar = bar._replace(detail="; ".join(filter(None, (bar.detail, f"as of {until}"))))
@@ -207,7 +207,7 @@ def _gpu_cell(row: Row, context: TableContext) -> str:
     if used is None:
         return ""
     cells = fragments.gpu_cells(context.gpus.get(row["id"], ()))
-    return f"{_measured_bar(used, row)}{cells}"
+    return f"{_measured_bar(used, row, context.now)}{cells}"
 
 
 def _energy_cell(row: Row, _: TableContext) -> str:
@@ -252,13 +252,13 @@ _STARTED_COLUMNS = {
     "cpu": ListColumn(
         "CPU",
         "cpu_efficiency",
-        lambda row, _: _measured_bar(explain.cpu_ratio(row), row),
+        lambda row, context: _measured_bar(explain.cpu_ratio(row), row, context.now),
         label="CPU used",
     ),
     "memory": ListColumn(
         "Memory",
         "memory_efficiency",
-        lambda row, _: _measured_bar(explain.memory_ratio(row), row),
+        lambda row, context: _measured_bar(explain.memory_ratio(row), row, context.now),
         label="Memory used",
     ),
     "peak": _number_column(

@@ -31,7 +31,7 @@ class UsageBar(NamedTuple):
 
     name: str
     ratio: float | None  # may be above 1
-    level: str = ""  # low, fair, good or high, for the colour
+    level: str = ""  # low, fair, good, high or plain, for the colour
     detail: str = ""  # how it was computed
     reason: str = ""  # why it is unknown
 
@@ -40,11 +40,21 @@ def job_bars(row: Row, now: int) -> dict[str, UsageBar | None]:
     """The bars of a run by `cpu`, `memory`, `gpu` and `time`; None without GPUs."""
     gpu = explain.gpu_ratio(row)
     return {
-        "cpu": efficiency_bar(explain.cpu_ratio(row)),
-        "memory": efficiency_bar(explain.memory_ratio(row)),
-        "gpu": efficiency_bar(gpu) if gpu else None,
+        "cpu": job_bar(explain.cpu_ratio(row), row, now),
+        "memory": job_bar(explain.memory_ratio(row), row, now),
+        "gpu": job_bar(gpu, row, now) if gpu else None,
         "time": efficiency_bar(explain.time_ratio(row, now)),
     }
+
+
+def job_bar(measured: EfficiencyRatio, row: Row, now: int) -> UsageBar:
+    """Its colour blames no job that is young, or that asked for no memory."""
+    bar = efficiency_bar(measured)
+    elapsed = explain.elapsed_seconds(row, now) or 0
+    is_young = row["end_time"] is None and elapsed < thresholds().idle_after
+    is_unasked = measured.what == "memory" and not row["allocated_memory_bytes"]
+    blames = bar.level in ("low", "fair")
+    return bar._replace(level="plain") if blames and (is_young or is_unasked) else bar
 
 
 def efficiency_bar(measured: Efficiency | EfficiencyRatio) -> UsageBar:

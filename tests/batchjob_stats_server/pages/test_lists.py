@@ -9,7 +9,10 @@ import sqlalchemy as sa
 from batchjob.runtime import values
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
+from batchjob_stats_db.database.engine import parse_url, writer_engine
 from batchjob_stats_db.database.store import Store, UsagePolicy
+from batchjob_stats_db.queries.job_list import MOST_COUNTED
+from batchjob_stats_server.pages.rendering.template_filters import number
 from tests.batchjob_stats_server.conftest import NOW, job_record
 from tests.batchjob_stats_server.pages.conftest import HTML, element_text, parse_page, svg_elements
 
@@ -195,3 +198,20 @@ def test_all_running_and_pending_jobs_are_reached_by_paging(
 def test_empty_list_says_so(page):
     document = page("bob", "/jobs", state="PENDING")
     assert "No job matches the filters." in element_text(document.find(".//main"))
+
+
+def counts(document):
+    """Title of each section, and the number of jobs that it tells."""
+    heads = document.findall(".//section[@class='jobs']//h2")
+    return {element_text(each).split()[0]: element_text(each.find("small")) for each in heads}
+
+
+def test_list_tells_how_many_jobs_there_are(page, database_url, now):
+    assert counts(page("root", "/jobs"))["Ended"] == "7"
+    assert counts(page("root", "/jobs", limit=2))["Ended"] == "2 of 7"
+    assert counts(page("root", "/jobs", limit=2, name_contains="train"))["Ended"] == "2 of 6"
+    many = [job_record(f"9{each}", start_time=now - each) for each in range(MOST_COUNTED)]
+    store = Store(writer_engine(parse_url(database_url)), "c1", UsagePolicy(), clock=lambda: now)
+    store.write(Batch(many, (), "", 0), "s")
+    assert counts(page("root", "/jobs"))["Ended"] == f"50 of more than {number(1000)} Count all"
+    assert counts(page("root", "/jobs", exact="true"))["Ended"] == f"50 of {number(1007)}"

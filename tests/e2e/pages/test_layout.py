@@ -101,3 +101,22 @@ def test_pages_work_without_javascript(sign_in, site):
     page.goto(f"{site[0]}/jobs/40133?cluster=alpha")
     assert "Plots need JavaScript" in page.inner_text("main")
     assert "unbalanced-nodes" in page.inner_text("main")
+
+
+def test_list_on_a_phone_has_its_67_jobs_in_4000_pixels(sign_in, site):
+    """Each job is two lines: cards of fifteen labelled fields were 19,500 pixels."""
+    page = sign_in(viewport={"width": 390, "height": 844})
+    page.goto(f"{site[0]}/jobs?limit=50")
+    jobs = page.evaluate("document.querySelectorAll('.cards tbody tr').length")
+    height = page.evaluate("document.documentElement.scrollHeight")
+    assert jobs > 10
+    rows = "[...document.querySelectorAll('.cards tbody tr')]"
+    tallest = page.evaluate(f"Math.max(...{rows}.map(row => row.offsetHeight))")
+    assert height - jobs * tallest < 900  # what is above and below the jobs
+    assert 67 * tallest < 3600
+    cut = page.evaluate(
+        "[...document.querySelectorAll('.cards .bar, .cards .state')]"
+        ".filter(each => each.offsetWidth > each.parentElement.clientWidth + 1)"
+        ".map(each => each.innerText)"
+    )
+    assert cut == []

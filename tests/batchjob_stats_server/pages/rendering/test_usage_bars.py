@@ -26,6 +26,22 @@ def test_levels():
     assert list(levels.values()) == ["low", "fair", "good", "high", "good", "low"]
 
 
+def bar_of_job(what, age, memory=1 << 30, end_time=None):
+    row = {
+        "start_time": 1000, "end_time": end_time, "elapsed_seconds": None, "state": "RUNNING",
+        "suspended_seconds": 0, "as_of_time": None, "allocated_memory_bytes": memory,
+    }  # fmt: skip
+    return usage_bars.job_bar(efficiency(what, 0.1), row, 1000 + age).level
+
+
+def test_colours_blame_no_young_job_nor_memory_that_nobody_asked_for():
+    assert bar_of_job("cpu", age=60) == "plain"
+    assert bar_of_job("cpu", age=3600) == "low"
+    assert bar_of_job("cpu", age=60, end_time=1051) == "low"  # final
+    assert bar_of_job("memory", age=3600) == "low"
+    assert bar_of_job("memory", age=3600, memory=None) == "plain"
+
+
 def test_what_is_missing_says_why():
     share = usage_bars.efficiency_bar(efficiency("cpu", None, "it has not started"))
     assert (share.ratio, share.reason) == (None, "it has not started")
