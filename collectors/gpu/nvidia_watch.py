@@ -27,7 +27,7 @@ _LONGEST_STEP_SECONDS = 1.0  # power further apart is not interpolated
 _PAUSE_AFTER_ERROR_SECONDS = 1.0
 _STEPS_A_SECOND = 10
 _STEPS_OF_POWER = 15  # the driver keeps its samples for 2.4 s
-_HANGS_AFTER_SECONDS = 5.0
+HANGS_AFTER_SECONDS = 5.0
 _KEPT_POINTS = 700  # a minute of power, and of changes of the processes
 
 
@@ -65,7 +65,7 @@ class Watch:
     @property
     def hangs(self) -> bool:
         began, now = self._began_at, self._driver.host.monotonic()
-        return began is not None and now - began > _HANGS_AFTER_SECONDS
+        return began is not None and now - began > HANGS_AFTER_SECONDS
 
     def step(self) -> None:
         """Read once. Errors are those of the readings, which count and log them."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.gpu import nvidia_watch
 from collectors.gpu.collector import GpuCollector, GpuOptions
 from collectors.jobs.view import JobHolder, JobLifetime, make_name
 
@@ -197,3 +198,17 @@ def test_power_is_integrated_from_the_drivers_samples(fake_nvml, collector, even
     power = eventually(lambda: [each.power for each in collector.gpu_energy() if each.power])[0]
     (began, before), (ended, later) = power[0], power[-2]
     assert (later - before) / (ended - began) == pytest.approx(260, rel=0.05)
+
+
+def test_gpu_whose_call_hangs_does_not_stop_the_others(fake_nvml, driver, eventually, monkeypatch):
+    monkeypatch.setattr(nvidia_watch, "HANGS_AFTER_SECONDS", 0.2)
+    fake_nvml.add_gpus(2)
+    driver.start()
+    eventually(lambda: len([gpu for gpu in driver.known_gpus() if gpu.observed]) == 2)
+    hang = "gpu0.nvmlDeviceGetMemoryInfo_v2.hangs"
+    fake_nvml.set({hang: 1, "gpu1.process0": f"77 {GIB} COMPUTE {NO_INSTANCE} {NO_INSTANCE} 0"})
+    try:
+        listed = eventually(driver.process_changes)
+        assert [process.pid for _, processes in listed for process in processes] == [77]
+    finally:
+        fake_nvml.drop(hang)
