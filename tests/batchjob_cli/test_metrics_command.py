@@ -258,7 +258,8 @@ def test_gpu_table(tmp_path, capsys):
     _, (head, row), _ = run_metrics(capsys, tmp_path, RUN, "--type=gpu", "--no-follow")
     names, cells = (re.split(r"\s{2,}", text.strip()) for text in (head, row))
     assert dict(zip(names, cells, strict=True)) | {"TIME": ""} == {
-        "TIME": "", "GPU %": "93", "MEMORY": "20 GiB", "TOTAL": "80 GiB", "% OF TOTAL": "25.0",
+        "TIME": "", "NODE": "n1", "GPU %": "93", "MEMORY": "20 GiB", "TOTAL": "80 GiB",
+        "% OF TOTAL": "25.0",
         "PROCESSES": "2", "BOARD POWER": "310.0 W", "HOTTEST": "64 °C", "SM CLOCK": "1410 MHz",
         "MEMORY CLOCK": "1593 MHz", "ECC CORR.": "3", "ECC UNCORR.": "0",
     }  # fmt: skip
