@@ -19,9 +19,9 @@ DIRECTORY = Path(__file__).parents[1] / "database" / "migrations"
 
 
 def alembic_config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(DIRECTORY).replace("%", "%%"))
-    return config
+    made = Config()
+    made.set_main_option("script_location", str(DIRECTORY).replace("%", "%%"))
+    return made
 
 
 def revisions() -> list[str]:
@@ -29,20 +29,20 @@ def revisions() -> list[str]:
     return [each.revision for each in script.walk_revisions()][::-1]
 
 
-def migrate(engine: Engine) -> tuple[str, str]:
+def migrate(engine: Engine, target: str = "head") -> tuple[str, str]:
     """Create or upgrade in one transaction; returns the revisions before ("" for none) and after.
 
-    Tables of an empty database are created as they are declared. Raises DatabaseError if the
-    database was made by a newer version, or by one from before the first release.
+    Tables of an empty database are created as they are declared, whatever the `target`.
+    Raises DatabaseError if the database was made by a newer version.
     """
     with engine.begin() as connection:
         before = revision.read_revision(connection)
         if before and before not in revisions():
-            raise revision.unknown_revision_error(before, database_name(engine.url))
+            raise revision.newer_version_error(before, database_name(engine.url))
         settings = alembic_config()
         settings.attributes["connection"] = connection
         if before:
-            command.upgrade(settings, "head")
+            command.upgrade(settings, target)
         else:
             schema.metadata.create_all(connection)
             command.stamp(settings, "head")
@@ -67,11 +67,7 @@ def bring_up_to_date(url: URL) -> tuple[str, str, Path | None]:
             if not before:
                 reject_foreign_tables(db, url)
         copy = None
-        if (
-            before != schema.REVISION
-            and before in revisions()
-            and url.get_backend_name() == "sqlite"
-        ):
+        if before and before != schema.REVISION and url.get_backend_name() == "sqlite":
             path = Path(url.database or "")
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             copy = path.with_name(f"{path.name}.before-{before}-{stamp}")

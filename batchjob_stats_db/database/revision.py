@@ -26,13 +26,7 @@ def read_revision(connection: Connection) -> str:
     )
 
 
-def unknown_revision_error(revision: str, where: str) -> DatabaseError:
-    """What to do about a revision that no migration of this version knows."""
-    if revision < schema.REVISION:
-        return DatabaseError(
-            f"{where}: has schema {revision} from before the first release; export its jobs with "
-            "the version that made it, and import them into a new database"
-        )
+def newer_version_error(revision: str, where: str) -> DatabaseError:
     return DatabaseError(
         f"{where}: has schema {revision} of a newer version; this version supports "
         f"{schema.REVISION}; upgrade this program, or restore a backup that it "
@@ -60,7 +54,7 @@ def require_current(engine: Engine) -> None:
     if not revision:
         raise DatabaseError(f"{where}: the database is empty; run `batchjob_stats_db migrate`")
     if revision > schema.REVISION:
-        raise unknown_revision_error(revision, where)
+        raise newer_version_error(revision, where)
     raise DatabaseError(
         f"{where}: the database has schema {revision}, expected {schema.REVISION}; "
         "run `batchjob_stats_db migrate` (it takes a backup first)"

@@ -1,6 +1,6 @@
-"""The tables of the first release: databases that have them are upgraded from here on."""
+"""The first tables; databases that have them are upgraded. New ones are created from `schema`."""
 
-revision = "0013"
+revision = "0001"
 down_revision = None
 
 
