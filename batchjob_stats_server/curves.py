@@ -30,7 +30,6 @@ from batchjob_stats_db.timeseries.base import (
     TimeSeries,
     TimeSeriesStore,
 )
-from batchjob_stats_server.http.problems import Problem
 
 _GPU_INFO = JOB_GPU_INFO.name
 
@@ -252,6 +251,9 @@ def node_window(since: int | None, until: int | None, now: int) -> tuple[int, in
     end = now if until is None else until
     begin = end - DAY if since is None else since
     if begin >= end:
+        # Reports on the command line read curves as well, without a web server.
+        from batchjob_stats_server.http.problems import Problem
+
         raise Problem(422, "since: expected a time before until")
     return max(begin, end - _MOST_DAYS * DAY), end
 
