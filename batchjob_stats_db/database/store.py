@@ -30,7 +30,7 @@ class Store:
     ) -> None:
         self.engine = engine
         self.cluster = cluster
-        self._policy = policy or UsagePolicy()
+        self.policy = policy or UsagePolicy()
         self.clock = clock
         self.tell: Callable[[Connection, JobWriter], None] = lambda _db, _jobs: None
         """Writes messages about the jobs of a batch, in its transaction."""
@@ -73,7 +73,7 @@ class Store:
             record.key
             for record in records
             if (old := existing.get(record.key)) is None
-            or record_rows.merge_row(old[1:], record, self._policy, 0) is not None
+            or record_rows.merge_row(old[1:], record, self.policy, 0) is not None
         }
 
     def unfinished(self) -> dict[str, UnfinishedJob]:
@@ -96,7 +96,7 @@ class Store:
         now = int(self.clock())
         with self.transaction() as db:
             self._register_cluster(db, now)
-            jobs = JobWriter(db, self.cluster, self._policy, now)
+            jobs = JobWriter(db, self.cluster, self.policy, now)
             jobs.write(batch.jobs)
             jobs.quarantine(batch.quarantined)
             jobs.counts["quarantined"] += len(batch.quarantined)

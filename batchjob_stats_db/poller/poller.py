@@ -100,7 +100,7 @@ class Poller:
         if time_series is not None:
             tsdb = cluster.tsdb
             self._live = LiveMeasurement(
-                store, time_series, tsdb.policy(), tsdb.scrape_interval, self._signal_progress
+                store, time_series, store.policy, tsdb.scrape_interval, self._signal_progress
             )
             # Files cost less to read than a database, and show a run of this machine at once.
             live_interval = tsdb.live if tsdb.url else poll.interval
@@ -295,7 +295,7 @@ class Poller:
         now = self._now()
         tsdb, on_progress = self.cluster.tsdb, self._signal_progress
         usages, failed = measure_due(
-            self.store, self._time_series, tsdb.policy(), tsdb.scrape_interval, now, on_progress
+            self.store, self._time_series, self.store.policy, tsdb.scrape_interval, now, on_progress
         )
         self._log_failed(failed)
         count_measured(self.metrics, name, usages, now)

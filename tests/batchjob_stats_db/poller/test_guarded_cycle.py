@@ -7,6 +7,7 @@ import pytest
 from batchjob.quantities.quantity import Statistic
 from batchjob.runtime.settings import LogOptions
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.isolation import Patience
 from batchjob_stats_db.poller import poller as poller_module
@@ -123,6 +124,30 @@ def test_step_that_fails_is_counted_and_the_others_are_done(engine, rows, step, 
     again = poller_with(engine, history)
     assert again.run_cycle()
     assert len(rows(schema.job_usage)) == 50
+
+
+class FailingForOneJob(LyingStore):
+    def measure(self, wanted, spans):
+        if any(span.jobid == BAD_JOB for span in spans):
+            raise OverflowError("a sample of the job")
+        return super().measure(wanted, spans)
+
+
+def test_job_whose_sample_files_could_not_be_read_is_measured_again_later(engine, rows):
+    """Without an address of a time series database, too: the policy is that of the files."""
+    source, options = SimulatedSource(20), TsdbOptions()
+
+    def clock():
+        return float(source.now)
+
+    poller = Poller(
+        ClusterSettings("c1", (source,), (), options), Store(engine, "c1", UsagePolicy(60), clock),
+        FailingForOneJob("threads", 1.0), PollOptions(interval=0.0), RetentionOptions(),
+        PollerMetrics(), clock,
+    )  # fmt: skip
+    poller.run_cycle()
+    due = {row["jobid"]: row["usage_due_time"] for row in rows(schema.job)}
+    assert due[BAD_JOB] > source.now
 
 
 def test_record_that_ends_the_writing_of_its_batch_is_set_aside(engine, rows, monkeypatch):
