@@ -94,9 +94,9 @@ def usage(page: RequestPage, form: Annotated[UsageForm, Query()]) -> Response:
     since = max(since, until - _MAX_DAYS * DAY)
     with page.services.reader.connect() as db:
         cluster_names = stats.cluster_names(db)
-        group_columns: list[queries.By] = [_GROUP_COLUMNS[form.by]]
-        if len(cluster_names) > 1 and form.by != "cluster":
-            group_columns.append("cluster")
+        several = len(cluster_names) > 1 and form.by != "cluster"
+        groups: tuple[OwnerKind, ...] = (form.by, "cluster") if several else (form.by,)
+        group_columns = [_GROUP_COLUMNS[name] for name in groups]
         rows = _query_rows(db, page.access, group_columns, since, until, form)
         totals = _query_rows(db, page.access, [], since, until, form)
         has_total = totals and totals[0]["sums"]["jobs_started"] is not None
@@ -107,7 +107,8 @@ def usage(page: RequestPage, form: Annotated[UsageForm, Query()]) -> Response:
         chart = _chart(db, page.access, since, until, form, show)
     rows.sort(key=lambda row: row["sums"]["cpu_allocated_seconds"], reverse=True)
     return page.render(
-        "usage.html", form=form, show=show, since=since, until=until, keys=group_columns,
+        "usage.html", form=form, show=show, since=since, until=until, groups=groups,
+        keys=group_columns,
         rows=rows[:_MAX_ROWS],
         left_out=max(0, len(rows) - _MAX_ROWS), total=total, chart=chart, clusters=cluster_names,
         measures={**{key: each.title for key, each in MEASURES.items()}, "emissions": "Emissions"},

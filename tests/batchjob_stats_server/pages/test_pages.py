@@ -1,5 +1,7 @@
 """Content of the pages."""
 
+import csv
+import io
 import re
 import threading
 from urllib.parse import parse_qs, urlsplit
@@ -109,6 +111,14 @@ def test_usage_by_user_and_account(page):
     document = page("root", "/usage", show="cpu")
     assert svg_elements(document, "columns")
     assert len(table_rows(document, "by day")) == 31
+
+
+def test_usage_downloads_the_rows_of_its_table(page, proxy_client):
+    document = page("root", "/usage", since="0", until="2026-04-05")
+    (path,) = [link.get("href") for link in document.iter("a") if link.text == "CSV"]
+    assert "by=user&by=cluster" in path
+    rows = list(csv.DictReader(io.StringIO(proxy_client("root").get(path).text)))
+    assert len(rows) == len(table_rows(document, "By user"))
 
 
 def test_usage_page_says_what_was_not_measured(page):
