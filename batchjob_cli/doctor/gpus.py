@@ -137,6 +137,20 @@ def _assess_readings(
     return Finding("ok", seen)
 
 
+def _check_profiling(node: ExaminedNode) -> Finding | None:
+    """Whether GPM may be read; see NVIDIA's page on the error ERR_NVGPUCTRPERM."""
+    parameters = read_text(f"{node.host.procfs}/driver/nvidia/params")
+    if parameters is None:
+        return None
+    if "RmProfilingAdminOnly: 1" not in parameters.splitlines():
+        return Finding("ok", "all users may profile GPUs")
+    return Finding(
+        "warning",
+        "only CAP_SYS_ADMIN may profile GPUs, so how well jobs use theirs is not known",
+        "set NVreg_RestrictProfilingToAdminUsers=0 for the driver; see docs/gpu.md",
+    )
+
+
 def _check_order(node: ExaminedNode) -> Finding | None:
     """Whether Slurm's GPU numbers are the same by index and by device file."""
     known = sorted(glob.glob(f"{glob.escape(node.host.procfs)}/driver/nvidia/gpus/*/information"))
@@ -169,6 +183,7 @@ CHECKS: Checks = {
     "permission": _check_permission,
     "nvml": _check_library,
     "readings": _check_readings,
+    "profiling": _check_profiling,
     "order": _check_order,
     "amd": _check_amd,
 }

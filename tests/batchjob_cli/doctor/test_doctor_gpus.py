@@ -45,6 +45,13 @@ def test_device_order_unlike_pci_order_is_a_warning(machine):
     assert (found.result, found.seen) == ("warning", "in PCI order the GPUs' device files are 1, 0")
 
 
+@pytest.mark.parametrize(("restricted", "result"), [(0, "ok"), (1, "warning")])
+def test_driver_that_lets_only_administrators_profile_is_a_warning(machine, restricted, result):
+    parameters = f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {restricted}\n"
+    host = machine(GPU_NODE | {"proc/driver/nvidia/params": parameters})
+    assert findings(host)["profiling"].result == result
+
+
 CHECK_PROGRAM = """
 import json
 from batchjob_cli.doctor import gpus
