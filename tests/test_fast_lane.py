@@ -28,9 +28,9 @@ class Fault(NamedTuple):
 FAULTS = {
     "an import of a name that is gone": Fault(
         "collectors/emissions/providers/rte.py",
-        "    parse_factor,\n",
-        "    parsed_factor,\n",
-        "Undefined name `parse_factor`",
+        "    newest,\n",
+        "    newest_value,\n",
+        "Undefined name `newest`",
     ),
     "an import in a module that is loaded on demand": Fault(
         "batchjob_cli/mail.py",
@@ -75,7 +75,7 @@ FAULTS = {
         "test_contracts.py::test_metrics",
     ),
     "an option by another name": Fault(
-        "collectors/emissions/options.py",
+        "collectors/emissions/site_factors.py",
         "    ca_file: str",
         "    authority_file: str",
         "test_contracts.py::test_",

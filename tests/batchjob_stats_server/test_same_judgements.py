@@ -196,7 +196,7 @@ def test_a_site_s_thresholds_hold_in_lists_pages_and_statistics(site):
     get = site()
     assert get("/api/v1/stats/idle-gpus").json() == []
     assert listed(get, presets(get)["Wasteful"]) == set()
-    assert "less than 25" in get("/clusters/c1").text
+    assert "at least 25" in get("/clusters/c1").text
 
     get = site(idle_gpu=0.05, low_use=0.4)
     assert [row["jobid"] for row in get("/api/v1/stats/idle-gpus").json()] == ["RUNNING"]

@@ -153,7 +153,7 @@ def api_usage(site: ObservedSite, run: KnownRun) -> Figures:
 def usage_page(site: ObservedSite, run: KnownRun) -> Figures:
     """The page `/usage`: the used part of what was allocated and measured."""
     page = _fetch(site, "/usage", user=run.user, show="cpu")
-    return {"cpu_efficiency": _parse_percent(_table_cell(page, run.user, "used"))}
+    return {"cpu_efficiency": _parse_percent(_table_cell(page, run.user, "Of these used"))}
 
 
 def _table_cell(page: str, row: str, column: str) -> str | None:

@@ -10,7 +10,7 @@ from batchjob.local_runs import accounting as source
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import LOGS, RUNS
 from batchjob.local_runs.record import SupervisorProcess, new_run
-from batchjob.local_runs.retention import RunRetention, sweep
+from batchjob.local_runs.retention import sweep
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.states import JobState
 
@@ -58,7 +58,7 @@ def test_output_is_kept_for_no_run_of_another_user(data, parsed, owner, kept):
     (directory / "stdout.000000.gz").write_bytes(b"x" * 9000)
     for path in (directory, *directory.iterdir()):
         os.chown(path, owner, -1)
-    sweep(data, RunRetention(logs_bytes=10))
+    sweep(data, logs_bytes=10)
     assert directory.exists() == kept
     assert bool(parsed) == kept
 

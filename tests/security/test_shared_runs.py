@@ -15,17 +15,19 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import sqlalchemy as sa
 
 from batchjob.local_runs import accounting as source
-from batchjob.local_runs import history
+from batchjob.local_runs import history, retention
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.output import Reader, StreamLog
 from batchjob.local_runs.record import Run, SupervisorProcess
-from batchjob.local_runs.retention import RunRetention, sweep, sweep_daily
+from batchjob.local_runs.retention import sweep, sweep_daily
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.user_files import open_regular_file
 from batchjob.schedulers.accounting import UnfinishedJob
@@ -181,7 +183,7 @@ def test_special_files_are_skipped_without_blocking(data):
     assert (last.deleted, last.vanished) == ((), ())
     assert stop_request.pop(data / "runs", ID) is None
     assert history.history(data=str(data)) == []
-    sweep(data, RunRetention())
+    sweep(data)
 
 
 def test_huge_file_is_not_read_completely(data):
@@ -380,7 +382,7 @@ def test_large_output_of_one_user_does_not_evict_that_of_others(data):
             file.truncate(3 << 40)
 
     run_as(ATTACKER, plant)
-    sweep(data, RunRetention(logs_bytes=1_000_000))
+    sweep(data, logs_bytes=1_000_000)
     assert own.exists()
     assert not (data / "logs" / OTHER_ID).exists()
 
@@ -394,7 +396,8 @@ def test_users_sweep_their_own_output(data):
 
     def leave_and_sweep() -> None:
         leave_output(ID)
-        sweep_daily(data, RunRetention(logs=0))
+        with mock.patch.object(retention, "sweep", partial(sweep, logs=0)):
+            sweep_daily(data)
 
     victim = pwd.getpwnam(VICTIM).pw_uid
     run_as(ATTACKER, (data / "runs" / f".swept-{victim}").touch)

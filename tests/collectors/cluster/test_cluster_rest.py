@@ -43,8 +43,8 @@ def test_available_parts_are_exported(slurmrestd):
     assert 'batchjob_cluster_node_gpus_allocated{node="node01"} 2.0' in lines
     assert 'batchjob_cluster_jobs{partition="batch",state="PENDING"} 1.0' in lines
     assert 'batchjob_cluster_rpc_user_calls_total{user="bob"} 24.0' in lines
-    assert 'batchjob_cluster_errors_total{part="licenses"} 1.0' in lines
-    assert 'batchjob_cluster_errors_total{part="nodes"} 0.0' in lines
+    assert 'batchjob_cluster_errors_total{part="licenses"} 1' in lines
+    assert 'batchjob_cluster_errors_total{part="nodes"} 0' in lines
 
 
 def test_part_missing_in_the_api_version_is_retried_after_an_hour(slurmrestd):
