@@ -68,10 +68,7 @@ def restore(document: Mapping[str, Any], vendor: GpuVendor, jobs: JobBusyCounter
              [BusySample(*map(float, each)) for each in recent])
             for uuid, busy, observed, stamp, recent in document["boards"]
         ]  # fmt: skip
-        totals: dict[tuple[JobName, str, str], GpuSums] = {
-            (_name(job), str(uuid), str(part)): _floats(sums)
-            for *job, uuid, part, sums in document["jobs"]
-        }
+        totals = _sums_of_jobs(document)
         tenures: dict[str, dict[JobName, Tenure]] = {}
         for *job, uuid, began, ended, confirmed in document["tenures"]:
             life = Tenure(float(began), _FOREVER if ended is None else float(ended), confirmed)
@@ -83,7 +80,8 @@ def restore(document: Mapping[str, Any], vendor: GpuVendor, jobs: JobBusyCounter
             {_name(row): FreeGpuTime(*map(float, row[3:])) for row in document[part]}
             for part in ("free_before", "free_at_end")
         )
-        whole = {(str(uuid), str(part)): _floats(sums) for uuid, part, sums in document["profiles"]}
+        profiles = document.get("profiles", ())  # older exporters had none
+        whole = {(str(uuid), str(part)): _floats(sums) for uuid, part, sums in profiles}
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"damaged state: {type(error).__name__}: {error}") from error
     for uuid, busy, observed, stamp, recent in boards:
@@ -91,6 +89,21 @@ def restore(document: Mapping[str, Any], vendor: GpuVendor, jobs: JobBusyCounter
     jobs.sums, jobs.tenures, jobs.divided_until, jobs.under_mps = totals, tenures, divided, mps
     jobs.free_on_node, jobs.free_before, jobs.free_at_end = free_on_node, before, at_end
     vendor.profiles = whole
+
+
+def _sums_of_jobs(document: Mapping[str, Any]) -> dict[tuple[JobName, str, str], GpuSums]:
+    """Those of older exporters are seconds in this order, and peaks of memory apart."""
+    seconds = ("busy_seconds", "observed_seconds", "shared_seconds", "mps_seconds")
+    totals: dict[tuple[JobName, str, str], GpuSums] = {}
+    for row in document["jobs"]:
+        if isinstance(row[-1], Mapping):
+            totals[_name(row), str(row[3]), str(row[4])] = _floats(row[5])
+        else:
+            totals[_name(row), str(row[3]), ""] = _floats(dict(zip(seconds, row[4:], strict=True)))
+    for *job, uuid, part, peak in document.get("memory_peaks", ()):
+        key = (_name(job), str(uuid), str(part))
+        totals[key] = {**totals.get(key, {}), "memory_peak_bytes": float(peak)}
+    return totals
 
 
 def _name(row: Any) -> JobName:
