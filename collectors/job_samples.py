@@ -54,7 +54,11 @@ def take_samples(sources: SampleSources) -> list[JobSamples]:
         for provider, value in grams.items():
             own_values[SampleKey(EMISSIONS_GRAMS.name, (provider,))] = value
     for holding, gpu_values in sources.holdings():
-        other_values[SampledJob(*holding.job[:3])].update(_gpu_values(holding, gpu_values))
+        own_values = other_values[SampledJob(*holding.job[:3])]
+        own_values.update(_gpu_values(holding, gpu_values))
+        if holding.confirmed:
+            key = SampleKey(gpu.JOB_GPU_NAMES.name, (holding.unit.gpu.name,))
+            own_values[key] = own_values.get(key, 0.0) + 1
     for job, key, value in sources.gpu_counters():
         other_values[SampledJob(*job[:3])][key] = value
     samples = []

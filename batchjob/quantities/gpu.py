@@ -11,6 +11,7 @@ from batchjob.quantities.quantity import (
 
 GPU_LABELS = ("gpu", "uuid", "gpu_instance")
 GPUS = SampleGroup("gpus", GPU_LABELS, "gpu_")
+GPU_NAMES = SampleGroup("gpu_names", ("name",))
 
 
 def _of_job(name: str, unit: Unit, help: str, outlives: bool = False) -> Quantity:
@@ -148,11 +149,13 @@ JOB_GPU_ECC_CORRECTED = _of_whole_gpu("gpu_ecc_corrected_errors", GPU_ECC_ERRORS
 JOB_GPU_ECC_UNCORRECTED = _of_whole_gpu("gpu_ecc_uncorrected_errors", GPU_ECC_ERRORS,
     kind="uncorrected")
 
+JOB_GPU_NAMES = Quantity("gpu_names", ExportedMetric("batchjob_gpu_info", "gauge", "count",
+    "GPUs and MIG instances by the name of the GPU.", GPU_NAMES.labels), group=GPU_NAMES)
 JOB_GPU_COUNTED = (JOB_GPU_BUSY_SECONDS, JOB_GPU_OBSERVED_SECONDS, JOB_GPU_SHARED_SECONDS,
     JOB_GPU_MPS_SECONDS, JOB_GPU_MEMORY_PEAK, *JOB_GPU_PROFILE.values(),
     *JOB_GPU_PROFILE_PEAKS.values(), *JOB_GPU_TRAFFIC.values())
 GPU_QUANTITIES = (JOB_GPU_UTILIZATION, JOB_FREE_GPU_BUSY_SECONDS, JOB_FREE_GPU_OBSERVED_SECONDS,
     JOB_GPU_MEMORY, JOB_GPU_PROCESSES, JOB_GPU_SHARE, *JOB_GPU_COUNTED, JOB_GPU_POWER,
     JOB_GPU_POWER_LIMIT, JOB_GPU_MEMORY_TOTAL, JOB_GPU_TEMPERATURE, JOB_GPU_SM_CLOCK,
-    JOB_GPU_MEMORY_CLOCK, JOB_GPU_ECC_CORRECTED, JOB_GPU_ECC_UNCORRECTED)
+    JOB_GPU_MEMORY_CLOCK, JOB_GPU_ECC_CORRECTED, JOB_GPU_ECC_UNCORRECTED, JOB_GPU_NAMES)
 # fmt: on

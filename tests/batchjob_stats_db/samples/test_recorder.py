@@ -104,8 +104,10 @@ def test_quantities_of_the_exporter_are_in_the_samples():
     assert sample.values[SampleKey("energy_joules", ("host", "active"))] == 12.5
 
 
-@pytest.mark.parametrize(("confirmed", "expected"), [(True, {"gpu_processes", "gpu_power_watts"}),
-                                                  (False, {"gpu_processes"})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("confirmed", "expected"),
+    [(True, {"gpu_processes", "gpu_power_watts", "gpu_names"}), (False, {"gpu_processes"})],
+)
 def test_unconfirmed_gpu_contributes_no_measurements(confirmed, expected):
     node = SimulatedNode("1")
     unit = Unit(Gpu("nvidia", 0, "GPU-a", 0, "00000000:3B:00.0", "A100"))
@@ -114,6 +116,7 @@ def test_unconfirmed_gpu_contributes_no_measurements(confirmed, expected):
     sources = SampleSources(node.readings, holdings=lambda: [(holding, {POWER: 250.0})])
     (sample,) = take_samples(sources)
     assert {name.quantity for name in sample.values if name.quantity.startswith("gpu_")} == expected
+    assert sample.values.get(SampleKey("gpu_names", ("A100",))) == (1 if confirmed else None)
 
 
 def test_every_pass_samples_every_job(tmp_path):
