@@ -185,7 +185,7 @@ class Runs:
         return [self._path / name for name in names if RUN_ID.fullmatch(name.partition(".")[0])]
 
     def _list_files(self, suffix: str) -> Iterator[tuple[str, os.stat_result]]:
-        """One after the other, and so many of each owner, since any user may create any number."""
+        """One after the other, with a limit for each owner: any user may create any number."""
         of_owner: Counter[int] = Counter()
         try:
             with os.scandir(self._path) as entries:

@@ -233,7 +233,7 @@ def add_waits(db: Connection, cluster: str, day: int) -> None:
 
 
 def renew_usual_waits(db: Connection, cluster: str, now: int) -> None:
-    """Compute the waits of the last 30 days anew, unless they are less than an hour old."""
+    """Compute the waits of the last 30 days again, unless they are less than an hour old."""
     table = schema.usual_wait
     of_cluster = table.c.cluster == cluster
     age = now - (db.scalar(sa.select(sa.func.max(table.c.computed_time)).where(of_cluster)) or 0)

@@ -155,7 +155,7 @@ def document_as_text(document: Document) -> str:
         names = ", ".join(rule.label for rule in document.skipped_rules)
         number = len(document.skipped_rules)
         checks = "One check" if number == 1 else f"{number} checks"
-        lines += ["", *_wrap("", f"{checks} could not be made, for want of data: {names}.")]
+        lines += ["", *_wrap("", f"{checks} could not be made because data is missing: {names}.")]
     return _join_lines(lines)
 
 
