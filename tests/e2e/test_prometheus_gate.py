@@ -122,7 +122,7 @@ def _rounded(value):
 
 
 def confined_query(query, window):
-    return confine(query, Confinement.of(ALICE_ACCESS, ()), window, QueryLimits()).text
+    return confine(query, Confinement.of(ALICE_ACCESS, ()), window, QueryLimits())[0]
 
 
 def assert_only_own_series_used(stores, query, endpoint, parameters):
