@@ -33,6 +33,7 @@ EXPECTED_EMPTY = {
     "batchjob_cluster_job_wait_seconds": "no job starts while the collector runs",
     "/report/comparisons": "no similar job ended before",
     "/stats/idle-gpus": "no job has held GPUs for half an hour",
+    "gpu_profiled_seconds": "the stand-in for the driver has no GPM",
     "gpu_unused_seconds": "busy time is counted up to 40 s late, and the jobs are shorter",
     "batchjob_gpu_map_disagreements": "all sources agree",
     "batchjob_ipmi_power": "no BMC",
