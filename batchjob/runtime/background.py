@@ -58,7 +58,7 @@ class Loop:
     def _try_step(self) -> float | None:
         try:
             return self._step()
-        except Exception as error:
+        except Exception as error:  # one failed step must not end the thread
             self._once.warning("step", "%s: %s: %s", self._name, type(error).__name__, error)
             return _PAUSE_AFTER_ERROR_SECONDS
 
