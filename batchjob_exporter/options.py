@@ -54,11 +54,7 @@ class ExporterWebOptions:
     disable_exporter_metrics: bool = option(False, "Exclude metrics about the exporter itself.")
 
 
-SECTIONS: dict[str, type[Any]] = {
-    "web": ExporterWebOptions,
-    "path": Host,
-    "log": LogOptions,
-}
+SECTIONS: dict[str, type[Any]] = {"web": ExporterWebOptions, "path": Host, "log": LogOptions}
 
 
 class ExporterSettings(NamedTuple):

@@ -72,10 +72,7 @@ class NodeCollector(BackgroundCollector):
             MetricFamily(CPU_SECONDS, list(zip(_MODE_LABELS, cpu.modes, strict=False))),
             MetricFamily(CPUS, [(NO_LABELS, float(cpu.cpus))]),
             MetricFamily(MEMORY_TOTAL, [(NO_LABELS, total)]),
-            MetricFamily(
-                MEMORY_AVAILABLE,
-                [] if available is None else [(NO_LABELS, available)],
-            ),
+            MetricFamily(MEMORY_AVAILABLE, [] if available is None else [(NO_LABELS, available)]),
             MetricFamily(BOOT_TIME, [(NO_LABELS, cpu.boot_time)]),
             MetricFamily(INFO, [(self._info, 1.0)]),
         ]

@@ -12,13 +12,7 @@ from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError,
 from batchjob.schedulers.fields import RowError, quarantined_row, row_problem
 from batchjob.schedulers.json_record import decode
 from batchjob.schedulers.log_follower import check_readable, follow, watermark_since
-from batchjob.schedulers.records import (
-    RAW_LIMIT,
-    JobRecord,
-    QuarantinedRow,
-    merge_by_key,
-    run_time,
-)
+from batchjob.schedulers.records import RAW_LIMIT, JobRecord, QuarantinedRow, merge_by_key, run_time
 
 _SOURCE = "jsonl"
 _MAX_LINE_BYTES = 16 * 1024 * 1024  # parsed JSON takes up to 25 times as much memory

@@ -11,12 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from batchjob.runtime.settings import (
-    SettingsError,
-    build_section,
-    load_file,
-    option,
-)
+from batchjob.runtime.settings import SettingsError, build_section, load_file, option
 from batchjob.runtime.values import one_of, text
 
 log = logging.getLogger(__name__)

@@ -147,7 +147,5 @@ def _choose_scheduler(options: ClusterOptions) -> Scheduler:
 
 
 COLLECTOR = CollectorModule(
-    ClusterOptions,
-    METRICS,
-    lambda host, options, _: Cluster(host, *find_readers(options), options),
+    ClusterOptions, METRICS, lambda host, options, _: Cluster(host, *find_readers(options), options)
 )

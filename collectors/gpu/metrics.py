@@ -39,20 +39,8 @@ TEMPERATURE = GpuMetric(to_metric(gpu.GPU_TEMPERATURE))
 MEMORY_TEMPERATURE = GpuMetric(
     _gpu("memory_temperature_celsius", "gauge", "Temperature of the GPU's memory.")
 )
-CLOCK = _by(
-    to_metric(gpu.GPU_CLOCK),
-    "clock",
-    "graphics",
-    "sm",
-    "memory",
-    "video",
-)
-ECC = _by(
-    to_metric(gpu.GPU_ECC_ERRORS),
-    "kind",
-    "corrected",
-    "uncorrected",
-)
+CLOCK = _by(to_metric(gpu.GPU_CLOCK), "clock", "graphics", "sm", "memory", "video")
+ECC = _by(to_metric(gpu.GPU_ECC_ERRORS), "kind", "corrected", "uncorrected")
 THROTTLED = _by(
     _gpu(
         "throttle_seconds_total",

@@ -21,12 +21,7 @@ from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS, BusyCounter
 from collectors.gpu.devices import Gpu
 from collectors.gpu.metrics import UTILIZATION
 from collectors.gpu.nvidia_watch import Round, Watch
-from collectors.gpu.nvml_errors import (
-    COUNTED_FROM_ZERO,
-    DRIVER_GONE,
-    MISMATCH,
-    error_name,
-)
+from collectors.gpu.nvml_errors import COUNTED_FROM_ZERO, DRIVER_GONE, MISMATCH, error_name
 from collectors.gpu.nvml_gpm import Profiler
 from collectors.gpu.reading import (
     EnergyCounter,

@@ -82,12 +82,7 @@ _POWER_INSTANT = 186  # milliwatts
 VALUE_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-def read(
-    nvml: Any,
-    index: int,
-    since: int,
-    errors: Counter[tuple[str, str]],
-) -> GpuReading:
+def read(nvml: Any, index: int, since: int, errors: Counter[tuple[str, str]]) -> GpuReading:
     """Read GPU `index` with an initialised pynvml, counting failed calls in `errors`.
 
     The utilisation is that since `since` (epoch microseconds).

@@ -13,10 +13,7 @@ from collectors.gpu.devices import Gpu
 from collectors.gpu.reading import GpuProcess, KnownGpu
 from collectors.host import Host
 
-VENDORS: Mapping[str, str] = {
-    "nvidia": "collectors.gpu.nvidia",
-    "amd": "collectors.gpu.amd",
-}
+VENDORS: Mapping[str, str] = {"nvidia": "collectors.gpu.nvidia", "amd": "collectors.gpu.amd"}
 """Module by the label `vendor`."""
 
 

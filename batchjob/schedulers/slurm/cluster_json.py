@@ -30,12 +30,7 @@ from batchjob.schedulers.slurm.json_format import (
     state_words,
     unwrap_numbers,
 )
-from batchjob.schedulers.slurm.states import (
-    HELD_STATES,
-    is_eligible,
-    live_state,
-    running_phase,
-)
+from batchjob.schedulers.slurm.states import HELD_STATES, is_eligible, live_state, running_phase
 from batchjob.schedulers.states import JobState
 
 _MEGABYTE = 1024**2

@@ -9,12 +9,7 @@ from pathlib import Path
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
-from batchjob.schedulers.fields import (
-    FieldReader,
-    RowError,
-    quarantined_row,
-    row_problem,
-)
+from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row, row_problem
 from batchjob.schedulers.log_follower import (
     CUT,
     check_readable,

@@ -10,12 +10,7 @@ from typing import Any, NamedTuple
 
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, epoch, integer, sanitize_text
-from batchjob.schedulers.pbs.accounting.log_line import (
-    Array,
-    PbsLogRecord,
-    array_id_of,
-    find_array,
-)
+from batchjob.schedulers.pbs.accounting.log_line import Array, PbsLogRecord, array_id_of, find_array
 from batchjob.schedulers.pbs.accounting.records import (
     NOT_LOGGED,
     RecordOptions,

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, CommandOutputError, SchedulerError, run
 from batchjob.runtime.values import boolean, size, text
-from batchjob.schedulers.accounting import (
-    AccountingModule,
-    JobComment,
-    SourceError,
-    SubmittedJob,
-)
+from batchjob.schedulers.accounting import AccountingModule, JobComment, SourceError, SubmittedJob
 from batchjob.schedulers.fields import FieldReader, epoch
 from batchjob.schedulers.records import QuarantinedRow
 from batchjob.schedulers.slurm.accounting.exit_codes import parse_release

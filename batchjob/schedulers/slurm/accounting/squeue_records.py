@@ -7,13 +7,7 @@ value. A waiting job has an estimated start, and requested instead of allocated 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from batchjob.schedulers.fields import (
-    FieldReader,
-    count,
-    epoch,
-    quarantined_row,
-    row_problem,
-)
+from batchjob.schedulers.fields import FieldReader, count, epoch, quarantined_row, row_problem
 from batchjob.schedulers.records import JobRecord, QuarantinedRow
 from batchjob.schedulers.slurm.accounting.exit_codes import wait_status_code
 from batchjob.schedulers.slurm.accounting.queries import ParsedJob
