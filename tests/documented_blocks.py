@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from batchjob.option_page import generated_comment, table
+from tests.generated_pages import generated_comment, table
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/blocks.md"

@@ -13,9 +13,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 GENERATORS = (
-    "batchjob_exporter.document",
-    "batchjob_stats_db.document",
-    "batchjob_stats_server.document",
+    "tests.generated_pages",
     "batchjob_cli.manuals",
     "grafana.generate",
     "tests.documented_blocks",

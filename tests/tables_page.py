@@ -14,9 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from batchjob.judgements import FAILED_MEANS, USED_MEMORY_MEANS
-from batchjob.option_page import table
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 from batchjob_stats_db.database.schema import job, job_gpu, job_node, job_usage, metadata
+from tests.generated_pages import table
 
 PAGE = Path(__file__).parents[1] / "docs/tables.md"
 _HEADINGS = ("Column", "Type", "Key", "Meaning")

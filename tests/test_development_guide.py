@@ -255,13 +255,14 @@ def test_add_option(packages):
     )
     assert apply_change(packages, {}, field) == listed_files("Add an option")
     script = """
-from batchjob_stats_server.document import options_page
-from batchjob_stats_server.options import settings
+from batchjob.runtime.settings import format_default, options_of
+from batchjob_stats_server.options import SECTIONS, settings
 
 print(settings({}, "").limit.toys, settings({"limit.toys": "7"}, "").limit.toys)
-print("| `limit.toys` | 3 | Number of toys. |" in options_page())
+(toys,) = (each for each in options_of(SECTIONS) if each.name == "limit.toys")
+print(format_default(toys), toys.spec.help)
 """
-    assert run_script(packages, script).split() == ["3", "7", "True"]
+    assert run_script(packages, script).split() == ["3", "7", "3", "Number", "of", "toys."]
 
 
 def test_add_route(packages):

@@ -4,9 +4,9 @@ import re
 
 from prometheus_client.exposition import generate_latest
 
-from batchjob_exporter.document import metrics_page
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_server.services import ServerMetrics
+from tests.generated_pages import metrics_page
 
 NAME = re.compile(r"(?<![\w:])batchjob[_:][a-z0-9_:]+")
 
