@@ -191,6 +191,15 @@ PROCESS_IO_WRITTEN_CHARACTERS = _counter("process_io_written_characters", "bytes
 PROCESSES = _gauge("processes", "count", "processes", lambda job: job.processes.processes,
     "Processes of the job that run as its user.")
 THREADS = _gauge("threads", "count", "processes", lambda job: job.threads, "Threads in the job.")
+_THREADS_PEAK = job_metric("threads_peak", "gauge", "count", "processes",
+    'Most threads that the job had at once. kind="counted": by the kernel (Linux 6.1, with the '
+    'pids controller), with those of the scheduler. kind="seen", without such a count: the most '
+    "of its scans, which miss short ones.", labels=("kind",))
+THREADS_PEAK = _one_of(_THREADS_PEAK, "threads_peak", lambda job: job.cgroup.threads_peak,
+    kind="counted")
+THREADS_SEEN = _one_of(_THREADS_PEAK, "threads_seen",
+    lambda job: job.processes.threads_seen if job.cgroup.threads_peak is None else None,
+    kind="seen")
 THREADS_LIMIT = _gauge("threads_limit", "count", "processes", lambda job: job.cgroup.threads_limit,
     "Maximum number of threads of the job.")
 THREADS_LIMIT_HITS = _counter("threads_limit_hits", "count", "processes",

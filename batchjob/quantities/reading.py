@@ -96,6 +96,7 @@ class CgroupReading(NamedTuple):
     io_waiting_seconds: Annotated[Number, V2("io.pressure", "some", MICROSECONDS)] = None
     io_stalled_seconds: Annotated[Number, V2("io.pressure", "full", MICROSECONDS)] = None
     threads: Annotated[Number, V1("pids.current"), V2("pids.current"), GAUGE] = None
+    threads_peak: Annotated[Number, V1("pids.peak"), V2("pids.peak")] = None  # Linux 6.1
     threads_limit: Annotated[Number, V1("pids.max"), V2("pids.max"), GAUGE] = None
     threads_limit_hits: Annotated[Number, V1("pids.events", "max"), V2("pids.events", "max")] = None
     io: Annotated[Mapping[str, DeviceIO] | None, V2("io.stat")] = None  # device name → counters
@@ -124,6 +125,7 @@ class ProcessReading(NamedTuple):
 
     processes: int | None = None
     threads: int | None = None
+    threads_seen: int | None = None  # the most of all scans
     open_files: int | None = None
     open_files_limit: int | None = None  # sum over all processes
     cpu_user_seconds: float | None = None

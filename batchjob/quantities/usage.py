@@ -37,7 +37,7 @@ USAGE_COLUMNS = (
     UsageColumn("system_cpu_seconds", job.CPU_SYSTEM, _TOTAL, **_SOME),
     UsageColumn("throttled_seconds", job.CPU_THROTTLED_SECONDS, _TOTAL, **_SOME),
     # Peaks are summed over nodes, although they may have occurred at different times. Nodes without
-    # a peak of memory have samples instead.
+    # a peak of memory or threads have samples instead.
     UsageColumn("memory_peak_bytes", job.MEMORY_PEAK, _PEAK, **_SOME),
     UsageColumn("memory_peak_node_bytes", job.MEMORY_PEAK, _PEAK, fold=max, **_SOME),
     UsageColumn("memory_limit_bytes", job.MEMORY_LIMIT, _PEAK),
@@ -53,7 +53,7 @@ USAGE_COLUMNS = (
     UsageColumn("major_page_faults", job.PAGE_FAULTS_MAJOR, _TOTAL),
     UsageColumn("memory_limit_hits", job.MEMORY_LIMIT_HITS, _TOTAL, **_SOME),
     UsageColumn("oom_kills", job.OOM_KILLS, _TOTAL, **_SOME),
-    UsageColumn("threads_peak", job.THREADS, _PEAK),
+    UsageColumn("threads_peak", job.THREADS_PEAK, _PEAK, **_SOME),
     UsageColumn("cpu_waiting_seconds", job.CPU_WAITING, _TOTAL),
     UsageColumn("memory_waiting_seconds", job.MEMORY_WAITING, _TOTAL),
     UsageColumn("io_waiting_seconds", job.IO_WAITING, _TOTAL),

@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 from batchjob.judgements import COMPLETE_COVERAGE, MORE_CPU, exceeds_cpus
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
-from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT, MEMORY_PEAK
+from batchjob.quantities.job import (
+    CPU_SECONDS,
+    END_TIME,
+    MEMORY_CURRENT,
+    MEMORY_PEAK,
+    THREADS,
+    THREADS_PEAK,
+)
 from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob.schedulers.node_names import NodeNames
@@ -44,7 +51,8 @@ from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
 NOT_ANSWERED, NOT_STORABLE = "not answered", "not storable"
 OTHER_NODES = "other nodes"
 NOT_A_NUMBER = "not a number"
-RUNNING, GAPS, PEAK_SAMPLED = "running", "gaps in samples", "peak sampled"
+RUNNING, GAPS = "running", "gaps in samples"
+PEAK_SAMPLED, THREADS_SAMPLED = "peak sampled", "threads sampled"
 NO_SAMPLES = "no samples"
 CPU_AT_LEAST = "cpu time at least"
 VALUES_MISSING = "values of some nodes missing"
@@ -64,6 +72,8 @@ DOUBTS = {
     MORE_CPU: "more CPU time was measured than the allocated CPUs can provide",
     PEAK_SAMPLED: "the kernel recorded no memory peak on a node; its largest sample is used, and "
     "the peak may have been higher",
+    THREADS_SAMPLED: "the kernel counted no peak of threads on a node; the most that was seen at "
+    "once is used, and there may have been more",
     VALUES_MISSING: "some nodes have no value of a kind, such as the IO of processes; those of the "
     "others are not added up",
     ENERGY_MISSING: "some nodes have no energy of this job; its parts are of the others only, and "
@@ -124,8 +134,11 @@ class MeasuredUsage(NamedTuple):
 PRESENCE_METRIC = CPU_SECONDS.name  # every job has it on every node
 _END_TIME = END_TIME.metric.name
 _CURRENT_MEMORY = MEMORY_CURRENT.metric.name
-_PEAK_MEMORY = MEMORY_PEAK.metric.name
-_PEAK_COLUMNS = ("memory_peak_bytes", "memory_peak_node_bytes")
+_SAMPLED_PEAKS = (
+    (MEMORY_PEAK, MEMORY_CURRENT, ("memory_peak_bytes", "memory_peak_node_bytes"), PEAK_SAMPLED),
+    (THREADS_PEAK, THREADS, ("threads_peak",), THREADS_SAMPLED),
+)
+"""Peaks of the kernel, what takes their place on nodes without, and the columns and doubt."""
 _EMISSIONS = EMISSIONS_GRAMS.metric.name
 _ENERGY = ENERGY_JOULES.metric.name
 _MEAN_GPU_UTILIZATION = (Statistic.MEAN, UTILIZATION)
@@ -144,7 +157,9 @@ _MEANS = _metrics(Statistic.MEAN)
 
 METRICS: Mapping[Statistic, tuple[str, ...]] = {
     Statistic.TOTAL: _TOTALS,
-    Statistic.PEAK: _metrics(Statistic.PEAK, _END_TIME, _CURRENT_MEMORY, *NODE_PEAKS),
+    Statistic.PEAK: _metrics(
+        Statistic.PEAK, _END_TIME, _CURRENT_MEMORY, THREADS.metric.name, *NODE_PEAKS
+    ),
     Statistic.MEAN: _MEANS,
     Statistic.COUNT: (PRESENCE_METRIC, *_MEANS),
     Statistic.LATEST: (PRESENCE_METRIC, _CURRENT_MEMORY),
@@ -345,22 +360,21 @@ def _column_values(kept: JobSeries, doubts: set[str]) -> dict[str, float | int]:
 
 
 def _add_sampled_peaks(kept: JobSeries, values: dict[str, float | int], doubts: set[str]) -> None:
-    """Add peaks of sampled memory for nodes whose kernels, before 5.19, have no memory.peak."""
-    with_peak = {_instance(sample) for sample in kept[Statistic.PEAK, _PEAK_MEMORY]}
-    current = kept[Statistic.PEAK, _CURRENT_MEMORY]
-    sampled = [sample.value for sample in current if _instance(sample) not in with_peak]
-    if sampled:
-        known, known_node = (values.get(name, 0) for name in _PEAK_COLUMNS)
-        sums = (known + round(math.fsum(sampled)), max(known_node, round(max(sampled))))
-        values.update(zip(_PEAK_COLUMNS, sums, strict=True))
-        doubts.add(PEAK_SAMPLED)
-    if (
-        {*map(_instance, kept[Statistic.COUNT, PRESENCE_METRIC])}
-        - with_peak
-        - {*map(_instance, current)}
-    ):
-        for name in _PEAK_COLUMNS:  # without one node's peak, the others' are not the job's
-            values.pop(name, None)
+    """Add the largest samples of nodes whose kernels keep no peak (of memory, before 5.19)."""
+    instances = {*map(_instance, kept[Statistic.COUNT, PRESENCE_METRIC])}
+    for peak, sampled, columns, doubt in _SAMPLED_PEAKS:
+        peaks = kept[Statistic.PEAK, peak.metric.name]
+        exact = {_instance(each) for each in peaks if {*peak.labels} <= each.labels.items()}
+        seen = by_instance((*peaks, *kept[Statistic.PEAK, sampled.metric.name]))
+        others = {each: value for each, value in seen.items() if each not in exact}
+        if others:
+            known, known_node = values.get(columns[0], 0), values.get(columns[-1], 0)
+            values[columns[-1]] = max(known_node, round(max(others.values())))
+            values[columns[0]] = known + round(math.fsum(others.values()))
+            doubts.add(doubt)
+        if instances - exact - others.keys():
+            for name in columns:  # without one node's peak, the others' are not the job's
+                values.pop(name, None)
 
 
 def samples_by_node(

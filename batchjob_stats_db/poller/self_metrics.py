@@ -17,6 +17,7 @@ from batchjob_stats_db.admin.backup import newest_time
 from batchjob_stats_db.measure.job_usage import (
     PEAK_SAMPLED,
     RUNNING,
+    THREADS_SAMPLED,
     VALUES_MISSING,
     JobToMeasure,
     MeasuredUsage,
@@ -29,10 +30,10 @@ _MAXIMUM_TOOLS, _MAXIMUM_NODES = 100, 50_000
 OTHERS = "other"
 """The tool, and the node, of all beyond these: users name their tools and nodes as they like."""
 
-# Doubts that every job has while it runs, on a kernel before 5.19, or on nodes that differ: no
+# Doubts that every job has while it runs, on a kernel before 6.1, or on nodes that differ: no
 # cause for concern.
 _EXPECTED_DOUBTS = frozenset(
-    {RUNNING, ENDED_ON_NODES, PEAK_SAMPLED, VALUES_MISSING, ENERGY_MISSING}
+    {RUNNING, ENDED_ON_NODES, PEAK_SAMPLED, THREADS_SAMPLED, VALUES_MISSING, ENERGY_MISSING}
 )
 
 
@@ -85,7 +86,7 @@ class PollerMetrics:
         self.measured_jobs = counter("measured_jobs",
             "Jobs whose usage was measured while they ran or within a day.")
         self.doubtful_jobs = counter("doubtful_jobs",
-            "Measured jobs whose usage has a caveat other than `running` or `peak sampled`.")
+            "Measured jobs whose usage has a caveat other than `running` or a sampled peak.")
         self.run_seconds = counter("measured_job_seconds", "Run time of the measured jobs.")
         self.covered_seconds = counter("covered_job_seconds",
             "Run time of the measured jobs that is covered by samples.")

@@ -259,7 +259,7 @@ FACTS: Mapping[str, JobFact] = {
     ),
     "threads": JobFact(
         "count",
-        "Largest sampled number of threads, summed over nodes.",
+        "Most threads at once, summed over nodes; where the kernel counts none, the most seen.",
         _job_column("usage_threads_peak"),
     ),
     "node_balance_ratio": JobFact(

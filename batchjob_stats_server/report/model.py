@@ -11,7 +11,7 @@ from batchjob.judgements import AT_LEAST
 from batchjob.runtime import formatting
 from batchjob.runtime.formatting import energy, format_count, format_duration, size
 from batchjob.schedulers.submission import NextRequest
-from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES, RUNNING
+from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES, RUNNING, THREADS_SAMPLED
 from batchjob_stats_db.measure.node_usage import UNIDENTIFIED
 
 
@@ -283,9 +283,10 @@ class Report:
     def caveats(self) -> tuple[str, ...]:
         """The doubts in words: what is missing, and what that means for the numbers.
 
-        Omits what reports show elsewhere: that nothing was measured, or that the job still runs.
+        Omits what reports show elsewhere, that nothing was measured, or that the job still runs;
+        and that threads are the most seen, which no figure of a report depends on.
         """
-        elsewhere = {NO_SAMPLES, *([RUNNING] if self.interim else [])}
+        elsewhere = {NO_SAMPLES, THREADS_SAMPLED, *([RUNNING] if self.interim else [])}
         return tuple(DOUBTS.get(word, word) for word in self.basis.doubts if word not in elsewhere)
 
 

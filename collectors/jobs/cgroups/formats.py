@@ -99,7 +99,7 @@ _RARE = frozenset(
 # Read between scrapes as well, so that short jobs have them; with the version of cgroups.
 _SAMPLED = frozenset(
     {(2, "cpu.stat"), (2, "memory.peak"), (1, "cpuacct.usage"), (1, "cpuacct.stat")}
-    | {(1, "memory.max_usage_in_bytes")}
+    | {(1, "memory.max_usage_in_bytes"), (1, "pids.peak"), (2, "pids.peak")}
 )
 # Its limits of all directories above count as well (`v2.memory_limit`).
 _HIERARCHICAL_LIMIT = "memory.max"

@@ -375,9 +375,12 @@ class ProcessScanner:
     ) -> ProcessReading:
         counters = sums or ProcessCounters(0.0, 0.0)
         settings = self._settings
+        threads = sum(process.threads for process in owned)
+        state.threads_seen = max(state.threads_seen, threads)
         return ProcessReading(
             processes=len(owned),
-            threads=sum(process.threads for process in owned),
+            threads=threads,
+            threads_seen=state.threads_seen,
             open_files=self._count_open_files(owned) if settings.open_files else None,
             open_files_limit=self._sum_open_files_limits(owned) if settings.open_files else None,
             network=self._read_network(state, owned)

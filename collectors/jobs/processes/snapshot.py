@@ -45,6 +45,7 @@ class JobScanState:
     owner: int | None = None
     denied: bool = False
     file_reads: int = 0  # of the container engine's files
+    threads_seen: int = 0  # the most of all scans
     has_exits: bool = False  # a process has ended since the last scan
     ledger_key: str | None = None  # None: not looked up yet
     totals: ProcessTotals = field(default_factory=ProcessTotals)

@@ -153,6 +153,17 @@ def test_memory_peak_of_one_node_is_not_used_for_the_job():
     assert "memory_peak_node_bytes" not in usage.values
 
 
+def test_peak_of_threads_is_the_kernels_where_it_counts_one():
+    counted = sample(Statistic.PEAK, "threads_peak", 300, kind="counted")
+    scraped = sample(Statistic.PEAK, "threads", 7)
+    usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, counted, scraped), 30)
+    assert (usage.values["threads_peak"], usage.doubt) == (300, "")
+    seen = sample(Statistic.PEAK, "threads_peak", 20, kind="seen", **SECOND_NODE)
+    usage = usage_on_two_nodes(counted, scraped, seen)
+    assert (usage.values["threads_peak"], usage.doubt) == (320, "threads sampled")
+    assert "threads_peak" not in usage_on_two_nodes(counted).values
+
+
 def test_reasons_for_doubt():
     cpu = sample(Statistic.TOTAL, "cpu_seconds_total", 20_000.0, mode="user")
     assert (

@@ -33,6 +33,25 @@ def test_ended_job_keeps_its_final_values_for_two_scrapers(node):
         node.now += 14
 
 
+def test_peak_of_threads_is_the_kernels_else_the_most_that_scans_saw(node):
+    counted, seen = node.add_job("job_1", pids=[10]), node.add_job("job_2", pids=[11, 12])
+    for pid in (10, 11, 12):
+        node.add_process(pid)
+    (counted / "pids.current").write_text("2\n")
+    (counted / "pids.peak").write_text("300\n")
+    jobs = node.collector()
+    jobs.update()
+    node.remove_process(12)
+    (seen / "step_batch/user/task_0/cgroup.procs").write_text("11\n")
+    node.now += 60
+    jobs.update()
+    numbers = samples(jobs)
+    assert [numbers["threads", jobid] for jobid in "12"] == [2, 1]
+    assert numbers["threads_peak", "1", "counted"] == 300
+    assert numbers["threads_peak", "2", "seen"] == 2
+    assert ("threads_peak", "1", "seen") not in numbers
+
+
 def test_ended_job_is_shown_for_the_linger_time(node):
     job = node.add_job(pids=[10])
     node.add_process(10)
