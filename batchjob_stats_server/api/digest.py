@@ -129,9 +129,9 @@ def _wasteful_jobs(caller: Caller, rows: Sequence[RowMapping]) -> list[DigestJob
     """The job of each name that left most unused, of those for which something can be advised."""
     found: list[DigestJob] = []
     seen = set()
-    for row in sorted(rows, key=lambda each: -unused_cpu_seconds(_waste_of(each))):
+    for row in sorted(rows, key=lambda each: -unused_cpu_seconds(unused_seconds(each))):
         name = row["username"], row["name"]
-        if len(found) == _JOBS_SHOWN or not unused_cpu_seconds(_waste_of(row)):
+        if len(found) == _JOBS_SHOWN or not unused_cpu_seconds(unused_seconds(row)):
             break
         if name not in seen:
             seen.add(name)
@@ -152,16 +152,17 @@ def _wasteful_jobs(caller: Caller, rows: Sequence[RowMapping]) -> list[DigestJob
     return found
 
 
-def _waste_of(row: RowMapping) -> dict[str, float]:
+def unused_seconds(row: RowMapping) -> dict[str, float]:
     """The unused CPU and GPU seconds of a job; 0 if it was not measured."""
-    seconds = row["elapsed_seconds"] or 0
 
-    def unused(held: float | None, ratio: float | None) -> float:
-        return 0.0 if ratio is None else max(0.0, 1 - ratio) * (held or 0) * seconds
+    def unused(held_seconds: float | None, ratio: float | None) -> float:
+        return 0.0 if ratio is None else max(0.0, 1 - ratio) * (held_seconds or 0)
 
+    held = (row["gpus_held"] or 0) * (row["elapsed_seconds"] or 0)
+    held += row["resized_gpu_seconds"] or 0.0
     return {
-        "cpu_unused_seconds": unused(row["allocated_cpus"], row["cpu_efficiency"]),
-        "gpu_unused_seconds": unused(row["gpus_held"], row["usage_gpu_utilization_ratio"]),
+        "cpu_unused_seconds": unused(row["cpu_available_seconds"], row["cpu_efficiency"]),
+        "gpu_unused_seconds": unused(held, row["usage_gpu_utilization_ratio"]),
     }
 
 

@@ -263,6 +263,12 @@ _FACTS: Mapping[str, tuple[Callable[..., str], str]] = {
 }
 """What is compared: the formatter and the column of each quantity."""
 _BASES = {"cpu_used_seconds": "cpu_basis"}  # the column of what a value is
+_RESIZED = {
+    "allocated_cpus": "resized_cpu_seconds",
+    "allocated_memory_bytes": "resized_memory_byte_seconds",
+    "gpus_held": "resized_gpu_seconds",
+}
+"""The column that says of a value that the job held another at other times."""
 
 
 @router.get("/compare")
@@ -298,10 +304,14 @@ def _compare_fact(
     format_or_absent = template_filters.or_absent(format_value)
     known_values = [value for value in values if value is not None]
     largest = 0 if format_value is template_filters.moment else max(known_values, default=0)
-    basis = _BASES.get(column)
+    basis, resized = _BASES.get(column), _RESIZED.get(column)
     return [
         (
-            f"{AT_LEAST} {text}" if basis and row[basis] == AT_LEAST else text,
+            f"{AT_LEAST} {text}"
+            if basis and row[basis] == AT_LEAST
+            else f"{text} at last"
+            if resized and row[resized]
+            else text,
             value / largest if largest and value is not None else None,
         )
         for row, value, text in zip(rows, values, map(format_or_absent, values), strict=True)

@@ -229,6 +229,14 @@ def test_replicated_series_are_merged_before_aggregation(name):
 
 
 @for_each_dashboard
+def test_tables_of_jobs_say_which_were_resized(name):
+    for panel in panels(name):
+        for target in panel["targets"]:
+            fields = {column["selector"] for column in target.get("columns", ())}
+            assert "allocated_cpus" not in fields or "resized_cpu_seconds" in fields
+
+
+@for_each_dashboard
 def test_panels_explain_missing_data(name):
     for panel in panels(name):
         assert re.fullmatch(r"No data: .+\.", panel["fieldConfig"]["defaults"]["noValue"])

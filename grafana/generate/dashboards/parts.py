@@ -50,6 +50,8 @@ ASKED_FOR = (
     PanelColumn("account", "Account"),
     PanelColumn("allocated_nodes", "Nodes", "none", "number"),
     PanelColumn("allocated_cpus", "CPUs", "none", "number"),
+    # Of a job that was resized: the CPUs are those at last.
+    PanelColumn("resized_cpu_seconds", "CPU time held beyond them", "s", "number"),
     PanelColumn("allocated_gpus", "GPUs", "none", "number"),
     PanelColumn("allocated_memory_bytes", "Memory", "bytes", "number"),
     PanelColumn("time_limit_seconds", "Time limit", "s", "number"),

@@ -7,8 +7,10 @@ import threading
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
+from batchjob_stats_db.database import schema
 from batchjob_stats_server import app
 from batchjob_stats_server.options import GrafanaOptions, LogsOptions
 from batchjob_stats_server.pages.job import MAX_JOBS
@@ -279,6 +281,16 @@ def test_compare_page(page):
     assert "Job nono does not exist, or is not yours to see." in element_text(
         document.find(".//main")
     )
+
+
+def test_compare_page_says_of_a_resized_job_that_it_held_other_cpus_before(page, services):
+    with services.writer.begin() as db:
+        resized = sa.update(schema.job).where(schema.job.c.jobid == "2")
+        db.execute(resized.values(resized_cpu_seconds=7200.0, resized_memory_byte_seconds=0.0))
+    rows = page("root", "/compare", job=["2", "c1:5"]).findall(".//tbody/tr")
+    cells = {element_text(row[0]): [element_text(each) for each in row[1:]] for row in rows}
+    assert [cell.endswith("at last") for cell in cells["CPUs"]] == [True, False]
+    assert not any("at last" in cell for cell in cells["Memory"])
 
 
 def test_compare_page_of_many_jobs_has_a_way_to_the_others(page):
