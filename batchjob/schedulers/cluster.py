@@ -5,7 +5,7 @@ Sizes are in bytes, times in epoch seconds, durations in seconds.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,6 +108,14 @@ class License(NamedTuple):
     used: int | None
 
 
+class NativeMetric(NamedTuple):
+    """A metric that the scheduler itself exposes; its samples by their labels' text."""
+
+    name: str
+    help: str
+    samples: dict[str, float]
+
+
 class ClusterReaders(NamedTuple):
     """The queries of one scheduler, None where it has none. Each may raise SchedulerError."""
 
@@ -116,6 +124,7 @@ class ClusterReaders(NamedTuple):
     controller: Callable[[], Controller] | None = None
     fairshare: Callable[[], Sequence[FairShare]] | None = None
     licenses: Callable[[], Sequence[License]] | None = None
+    slurmctld: Callable[[], Iterable[NativeMetric]] | None = None
 
 
 _REASON_LENGTH = 64
@@ -179,6 +188,10 @@ class ClusterOptions(CommandOptions):
         "File with the JSON Web Token (`scontrol token`); read for each request.",
         parse=secret_file)
     slurmrestd_ca_file: str = option("", "CA certificates (PEM) to trust, for https.", parse=text)
+    slurm_metrics_url: str = option("",
+        "URL of slurmctld's own metrics (Slurm 25.11 and later), such as "
+        "http://slurmctl:6817/metrics, to expose them too under Slurm's names. "
+        "User, token and CA certificates are those of slurmrestd.", parse=_url)
     # fmt: on
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from batchjob.schedulers.cluster import Controller, Rpc
+from batchjob.schedulers.cluster import Controller, NativeMetric, Rpc
 from collectors.cluster.job_metrics import JOBS, WAIT, wait_families
 from collectors.cluster.metric_types import ClusterMetric, Row, counter, gauge, own_metric
 from collectors.cluster.node_metrics import DRAINING, NODES, UNAVAILABLE, condition_families
-from collectors.metric import MetricFamily, labels
+from collectors.metric import Labels, Metric, MetricFamily, labels
 
 _ControllerRows = Callable[[Controller], Iterable[Row]]
 
@@ -122,12 +122,20 @@ PARTS: Mapping[str, tuple[ClusterMetric, ...]] = {
     "controller": CONTROLLER,
     "fairshare": FAIRSHARE,
     "licenses": LICENSES,
+    "slurmctld": (),
 }
+
+
+def _native_families(reading: Iterable[NativeMetric]) -> Iterator[MetricFamily]:
+    for name, help, samples in reading:
+        own = [(Labels(text), number) for text, number in samples.items()]
+        yield MetricFamily(Metric(name, "gauge", help), own)
 
 
 _EXTRA_FAMILIES: Mapping[str, Callable[[Any], Iterator[MetricFamily]]] = {
     "nodes": condition_families,
     "jobs": wait_families,
+    "slurmctld": _native_families,
 }
 
 INFO = own_metric("info", "gauge", "Scheduler that is queried; always 1.", "scheduler")

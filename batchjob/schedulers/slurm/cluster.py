@@ -6,6 +6,7 @@ its JSON plugin) is run without it from then on. So both are tried once, whateve
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from batchjob.runtime.background import AbsentError
@@ -26,6 +27,7 @@ from batchjob.schedulers.cluster import (
 from batchjob.schedulers.slurm import cluster_json as slurm_json
 from batchjob.schedulers.slurm import cluster_text as slurm_text
 from batchjob.schedulers.slurm.json_format import SlurmJsonError
+from batchjob.schedulers.slurm.slurmctld_metrics import native_reader
 from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
 
 # No job names, comments or paths: users could use them to inject columns.
@@ -58,9 +60,7 @@ _RETRY_ABSENT_SECONDS = 3600.0
 
 
 def readers(options: ClusterOptions) -> ClusterReaders:
-    """The queries by slurmrestd if its URL is set, else by commands."""
-    if not options.slurmrestd_url:
-        return command_readers(options)
+    """The queries by slurmrestd if its URL is set, else by commands; and of slurmctld's metrics."""
     rest = RestOptions(
         url=options.slurmrestd_url,
         user=options.slurmrestd_user,
@@ -68,7 +68,11 @@ def readers(options: ClusterOptions) -> ClusterReaders:
         ca_file=options.slurmrestd_ca_file,
         timeout=options.timeout,
     )
-    return rest_readers(rest)
+    found = rest_readers(rest) if rest.url else command_readers(options)
+    if not options.slurm_metrics_url:
+        return found
+    slurmctld = replace(rest, url=options.slurm_metrics_url)
+    return found._replace(slurmctld=native_reader(slurmctld, options.users))
 
 
 def command_readers(options: CommandOptions) -> ClusterReaders:

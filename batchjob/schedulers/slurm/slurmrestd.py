@@ -107,16 +107,23 @@ class Slurmrestd:
             f"{VERSIONS[0]}"
         )
 
+    def text(self, path: str) -> str:
+        """The text at a path below the URL's own path: slurmctld's metrics."""
+        return self._get(path, None).body.decode("utf-8", "replace")
+
     def _get_json(self, path: str, query: Query | None) -> Any:
-        reply = self._fetch(f"{path}?{urlencode(query, doseq=True)}" if query else path)
-        where = f"{self._options.url}{path}"
-        if reply.status != HTTPStatus.OK:
-            asked = f" with {', '.join(query)}" if query else ""
-            raise RestError(f"{where}{asked}: HTTP {reply.status}: {_refusal(reply)}", reply.status)
+        reply = self._get(path, query)
         try:
             return reply.json()
         except FetchError as error:
-            raise RestError(f"{where}: {error}") from error
+            raise RestError(f"{self._options.url}{path}: {error}") from error
+
+    def _get(self, path: str, query: Query | None) -> HttpReply:
+        reply = self._fetch(f"{path}?{urlencode(query, doseq=True)}" if query else path)
+        if reply.status != HTTPStatus.OK:
+            where = f"{self._options.url}{path}" + (f" with {', '.join(query)}" if query else "")
+            raise RestError(f"{where}: HTTP {reply.status}: {_refusal(reply)}", reply.status)
+        return reply
 
     def _fetch(self, target: str) -> HttpReply:
         options = self._options

@@ -1,0 +1,66 @@
+"""The metrics that slurmctld itself exposes (Slurm 25.11 and later: its metrics.html).
+
+All of them are gauges in 26.05. They are read by line, and keep their names and labels as they
+are: a parser of families renames counters without `_total`, and the exporter has none installed.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from batchjob.runtime.log import LogOnce
+from batchjob.schedulers.cluster import NativeMetric
+from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmrestd
+
+_PATHS = ("jobs", "nodes", "partitions", "scheduler", "jobs-users-accts")
+_PER_USER = "slurm_user_"
+_HELP = re.compile(r"# HELP (\w+) (.*)")
+# Only names of Slurm: no other may stand among our own.
+_SAMPLE = re.compile(r'(slurm_\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)', re.ASCII)
+
+log = logging.getLogger(__name__)
+
+
+def native_reader(options: RestOptions, users: bool) -> Callable[[], Iterable[NativeMetric]]:
+    """The query for all five paths, which may raise RestError; `users`: also series of users."""
+    server, log_once = Slurmrestd(options), LogOnce(log)
+
+    def read() -> Iterable[NativeMetric]:
+        metrics: dict[str, NativeMetric] = {}
+        for path in _PATHS:
+            known = len(metrics)
+            invalid = _parse(server.text(f"/{path}"), metrics)
+            if invalid and len(metrics) == known:
+                raise RestError(f"{options.url}/{path}: expected metrics, got {invalid[0][:60]!r}")
+            if invalid:
+                message = "%s/%s: expected samples of slurm_*, left out %.80r"
+                log_once.warning(path, message, options.url, path, invalid[0])
+        return [each for each in metrics.values() if users or not each.name.startswith(_PER_USER)]
+
+    return read
+
+
+def _parse(text: str, metrics: dict[str, NativeMetric]) -> list[str]:
+    """Add the samples of a text in the OpenMetrics or Prometheus format; returns invalid lines."""
+    helps: dict[str, str] = {}
+    invalid = []
+    for line in text.split("\n"):
+        if described := _HELP.match(line):
+            helps[described[1]] = described[2]
+        elif line.strip() and not line.startswith("#") and not _add_sample(line, helps, metrics):
+            invalid.append(line)
+    return invalid
+
+
+def _add_sample(line: str, helps: Mapping[str, str], metrics: dict[str, NativeMetric]) -> bool:
+    match = _SAMPLE.match(line)
+    if match is None:
+        return False
+    name, labels, value = match.groups("")
+    try:
+        number = float(value)
+    except ValueError:
+        return False
+    metric = metrics.setdefault(name, NativeMetric(name, helps.get(name, ""), {}))
+    metric.samples[labels] = number
+    return True
