@@ -142,10 +142,12 @@ def running(
 
 
 @contextlib.contextmanager
-def as_the_unit(*flags: str, changed: Mapping[str, str] | None = None) -> Iterator[Target]:
+def as_the_unit(
+    *flags: str, changed: Mapping[str, str] | None = None, inside: Sequence[str] = ()
+) -> Iterator[Target]:
     """Start an exporter with the priority and the rights its systemd unit gives it. Needs root.
 
-    `changed` are settings of the unit that a drop-in changes.
+    `changed` are settings of the unit that a drop-in changes, `inside` a prefix as of `running`.
     """
     text = (REPOSITORY / "deploy/systemd/batchjob_exporter.service").read_text()
     lines = [line.partition("=") for line in text.splitlines() if not line.startswith("#")]
@@ -154,7 +156,7 @@ def as_the_unit(*flags: str, changed: Mapping[str, str] | None = None) -> Iterat
         f"+{name.removeprefix('CAP_').lower()}" for name in unit["AmbientCapabilities"].split()
     )
     inside = (
-        "nice", "-n", unit["Nice"],
+        *inside, "nice", "-n", unit["Nice"],
         "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs",
         f"--inh-caps=-all,{rights}", f"--ambient-caps=-all,{rights}",
         f"--bounding-set=-all,{rights}",

@@ -109,8 +109,8 @@ exec "$@"' inside "$@"
 """
 
 
-# The device of the fake GPUs: /dev/full, which jobs do not need when ConstrainDevices denies it.
-GPU_DEVICE = os.makedev(1, 7)
+# Of NVIDIA's GPUs, Documentation/admin-guide/devices.txt; no driver need be behind the fake ones.
+GPU_MAJOR = 195
 
 
 def write_files(cluster: "Cluster", accounting: bool, gpus: int = 0, extra_conf: str = "") -> None:
@@ -137,7 +137,8 @@ def write_files(cluster: "Cluster", accounting: bool, gpus: int = 0, extra_conf:
     if gpus:
         slurm_conf += "GresTypes=gpu\n"
         for number in range(gpus):
-            os.mknod(root / f"etc/gpu{number}", 0o666 | stat.S_IFCHR, GPU_DEVICE)
+            device = os.makedev(GPU_MAJOR, number)
+            os.mknod(root / f"etc/gpu{number}", 0o666 | stat.S_IFCHR, device)
         gres_line = f"Name=gpu File={root}/etc/gpu[0-{gpus - 1}]\n"
         (root / "etc/gres.conf").write_text(gres_line)
     gres = f" Gres=gpu:{gpus}\n" if gpus else "\n"

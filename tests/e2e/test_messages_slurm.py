@@ -1,98 +1,91 @@
-"""Jobs of a real Slurm end and fail; their users get mails with the final figures, once each."""
+"""Jobs of a real Slurm end, fail and leave GPUs idle: who hears of it, and where it is seen.
 
-import contextlib
-import os
+The exporters have the rights of the unit; the GPUs are simulated.
+"""
+
+import json
+from functools import partial
 
 import pytest
-import yaml
 
-from batchjob_stats_db.admin.migrate import migrate
-from batchjob_stats_db.database.engine import parse_url, writer_engine
-from batchjob_stats_db.database.tokens import TokenRole, create
-from tests.e2e import exporter, prometheus, slurm
+from tests.e2e import messages_site
+from tests.e2e.messages_site import CLUSTERS
 from tests.e2e.workload import command
-from tests.grafana import stack
-from tests.helpers.mail_relay import Relay
-from tests.helpers.processes import free_ports
+from tests.fake_nvml.library import GPU
 from tests.helpers.waiting import until
+from tests.prometheus import chain
 
 pytestmark = pytest.mark.e2e
 
 CPU_SECONDS = 8
+ANOTHERS_GPU = GPU["uuid"].format(n=0)
+FORGED = f"export CUDA_VISIBLE_DEVICES={ANOTHERS_GPU} SLURM_JOB_GPUS=0 SLURM_STEP_GPUS=0"
+ENDING, IDLE, WORKING, FORGING = ("alice", "bob"), "carol", "erin", "dave"
+OBSERVED = "batchjob_job_free_gpu_observed_seconds_total"
 
 
 @pytest.fixture(scope="module")
-def sent(tmp_path_factory):
-    """The mails about a job of alice's that completed and one of bob's that failed, by user."""
-    if why_not := slurm.missing(cgroup=1) or prometheus.missing():
-        pytest.skip(why_not)
-    folder = tmp_path_factory.mktemp("messages")
-    with contextlib.ExitStack() as made:
-        relay = Relay()
-        made.callback(relay.stop)
-        cluster = made.enter_context(slurm.cluster(cgroup=1))
-        target = made.enter_context(
-            exporter.running("--collector.jobs.linger=10s", inside=cluster.inside())
-        )
-        poller, server = (f"127.0.0.1:{port}" for port in free_ports(2))
-        scraping = stack.prometheus_configuration(
-            folder, {stack.CLUSTER: [target.address]}, poller, server
-        )
-        tsdb = made.enter_context(prometheus.serving(scraping))
-        config = stack.write_configuration(folder, tsdb.url, {"sacct": {}}, poller, server)
-        polling = config / "stats_db.yml"
-        _configure_messages(polling, relay.address, f"http://{server}", _token(folder))
-        made.enter_context(stack.running_program("batchjob_stats_server", config / "server.yml"))
-        path = os.pathsep.join((cluster.environ["PATH"], os.environ["PATH"]))
-        environ = {**cluster.environ, "PATH": path}
-        made.enter_context(
-            stack.running_program(
-                "batchjob_stats_db", polling, inside=cluster.inside(), environ=environ
-            )
-        )
-        jobs = {
-            "alice": cluster.submit("alice", command(CPU_SECONDS), "--job-name=train"),
-            "bob": cluster.submit("bob", f"{command(CPU_SECONDS)}; exit 3", "--job-name=broken"),
-        }
-        cluster.wait(*jobs.values(), timeout=240)
-        until(lambda: len(relay.mails) >= len(jobs), "mails about both jobs", 180, 1)
-        mails = dict(
-            zip((to[0].split("@")[0] for to in relay.recipients), relay.mails, strict=True)
-        )
-        yield jobs, mails, relay
+def site(tmp_path_factory):
+    with messages_site.running(tmp_path_factory.mktemp("messages")) as running:
+        yield running
 
 
-def _token(folder):
-    """A file with the token of a viewer, in a new database."""
-    engine = writer_engine(parse_url(f"sqlite:///{folder}/jobs.db"), create=True)
-    migrate(engine)
-    with engine.begin() as db:
-        text = create(db, "messages", TokenRole.VIEWER, "messages", 0)
-    engine.dispose()
-    file = folder / "messages.token"
-    file.write_text(text)
-    file.chmod(0o600)
-    return str(file)
+@pytest.fixture(scope="module")
+def before(site):
+    """Scrapes before there is any job, by cluster."""
+    recordings = {name: chain.Recording() for name in CLUSTERS}
+    for name, recording in recordings.items():
+        recording.slack_seconds = 62 * 60  # the alert is of jobs that are an hour old
+        recording.healthy(*targets(site, name))
+    return recordings
 
 
-def _configure_messages(file, relay, server, token):
-    settings = yaml.safe_load(file.read_text())
-    settings["messages"] = {
-        "server": server, "token-file": token, "smtp": relay, "smtp-tls": "none",
-        "sender": "batchjob@example.org", "address": "{user}@example.org",
-        "default": ["end"], "gather": "1s",
-    }  # fmt: skip
-    file.write_text(yaml.safe_dump(settings))
+@pytest.fixture(scope="module")
+def jobs(site, before):
+    """Ids by user: two end, one holds an idle GPU, one uses its own, one names another's."""
+    submit = site.slurm.submit
+    wait = "sleep 3600"
+    running = {
+        IDLE: submit(IDLE, wait, "--gres=gpu:1", "--job-name=idle"),
+        WORKING: submit(WORKING, wait, "--gres=gpu:1"),
+        FORGING: submit(FORGING, f"{FORGED}\n{wait}"),
+    }
+    site.slurm.wait(*running.values(), state="RUNNING")
+    pid = until(lambda: site.sleeping(running[WORKING]), "a process of the job")
+    site.gpus.work(3, 80, pid)
+    ended = {
+        "alice": submit("alice", command(CPU_SECONDS), "--job-name=train"),
+        "bob": submit("bob", f"{command(CPU_SECONDS)}; exit 3", "--job-name=broken"),
+    }
+    site.slurm.wait(*ended.values(), timeout=240)
+    return running | ended
 
 
+def mails(site, user, job, cluster):
+    """What a user was told of a job."""
+    about = f"[batchjob] Job {job} "
+    return [
+        mail
+        for mail, to in zip(site.relay.mails, site.relay.recipients, strict=True)
+        if to == [f"{user}@example.org"]
+        and mail["Subject"].startswith(about) and f" on {cluster}: " in mail["Subject"]
+    ]  # fmt: skip
+
+
+def targets(site, cluster):
+    """The exporter and the poller as Prometheus has them."""
+    exporter = chain.node(site.exporters[cluster].address, site.slurm.nodes[0], cluster)
+    return exporter, chain.poller(site.poller)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize(
     ("user", "name", "state", "exit_code"),
     [("alice", "train", "COMPLETED", 0), ("bob", "broken", "FAILED", 3)],
 )
-def test_mail_has_the_final_figures(sent, user, name, state, exit_code):
-    jobs, mails, _ = sent
-    mail = mails[user]
-    assert mail["Subject"] == f"[batchjob] Job {jobs[user]} ({name}) on {stack.CLUSTER}: {state}"
+def test_mail_has_the_final_figures(site, jobs, cluster, user, name, state, exit_code):
+    (mail,) = until(partial(mails, site, user, jobs[user], cluster), "a mail", 180, 1)
+    assert mail["Subject"] == f"[batchjob] Job {jobs[user]} ({name}) on {cluster}: {state}"
     text = mail.get_body(("plain",)).get_content()
     assert f"Exit code {exit_code}" in text
     assert "not stored yet" not in text
@@ -101,9 +94,60 @@ def test_mail_has_the_final_figures(sent, user, name, state, exit_code):
     assert "of" in line
     assert "%" in line
     page = mail.get_body(("html",)).get_content()
-    assert f"<h1>Job {jobs[user]} on {stack.CLUSTER}</h1>" in page
+    assert f"<h1>Job {jobs[user]} on {cluster}</h1>" in page
 
 
-def test_each_job_is_told_of_once(sent):
-    _, mails, relay = sent
-    assert len(relay.mails) == len(mails) == 2
+def idle_jobs(site, cluster, **parameters):
+    rows = site.rows("/stats/idle-gpus", cluster=cluster, held_at_least="10s", **parameters)
+    return {row["jobid"]: row for row in rows}
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_a_gpu_that_was_never_touched_is_idle_in_lists_and_pages(site, jobs, cluster):
+    row = until(lambda: idle_jobs(site, cluster).get(jobs[IDLE]), "the idle list", 120, 1)
+    assert (row["user"], row["idle_gpus"], row["gpu_utilization_ratio"]) == (IDLE, 1, 0)
+    assert idle_jobs(site, cluster).keys() == {jobs[IDLE]}
+    (job,) = site.rows(f"/jobs/{jobs[IDLE]}", cluster=cluster)
+    assert (job["gpus_held"], job["usage_gpu_utilization_ratio"]) == (1, 0)
+    (device,) = site.rows(f"/jobs/{jobs[IDLE]}/gpus", cluster=cluster)
+    assert device["utilization_ratio"] == 0
+    listed = site.get("/jobs", cluster=cluster, gpu_utilization_at_most="1%", state="RUNNING")
+    assert jobs[IDLE] in listed
+    assert jobs[WORKING] not in listed
+    report = site.get(f"/api/v1/jobs/{jobs[IDLE]}/report", IDLE, cluster=cluster, format="text")
+    assert "0 %, 0 of 1 GPUs" in report
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_the_alert_on_idle_gpus_fires_within_its_time(site, jobs, before, cluster, tmp_path):
+    """Real scrapes of seconds, each of which stands for half a minute: the alert takes 92."""
+    exporter, poller = targets(site, cluster)
+    risen = chain.counter_rise(exporter, OBSERVED, jobid=jobs[IDLE])
+    before[cluster].faulty(exporter, poller, between=risen)
+    before[cluster].assert_fires("BatchjobGpuIdle", tmp_path, jobs[IDLE])
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_the_owner_of_an_idle_gpu_is_told_once(site, jobs, cluster):
+    (mail,) = until(partial(mails, site, IDLE, jobs[IDLE], cluster), "a mail", 120, 1)
+    assert f" (idle) on {cluster}: GPUs idle for 1 min" in mail["Subject"]
+    assert "0 %, 0 of 1 GPUs" in mail.get_body(("plain",)).get_content()
+    assert mails(site, WORKING, jobs[WORKING], cluster) == []
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_who_names_anothers_gpu_gains_nothing(site, jobs, cluster):
+    scrape = site.exporters[cluster].scrape()
+    assert not scrape.series("batchjob_job_gpu_info", jobid=jobs[FORGING])
+    assert scrape.series("batchjob_job_gpu_info", jobid=jobs[WORKING], confirmed="true")
+    (job,) = site.rows(f"/jobs/{jobs[FORGING]}", cluster=cluster)
+    assert (job["gpus_held"], job["usage_gpus"]) == (None, None)
+    for name in ("batchjob_gpu_power_watts", "batchjob_gpu_utilization_ratio"):
+        answer = site.get("/api/v1/prometheus/api/v1/query", FORGING, query=name)
+        assert json.loads(answer)["data"]["result"] == []
+
+
+def test_each_end_is_told_of_once(site, jobs):
+    assert all(
+        len(mails(site, user, jobs[user], name)) == 1 for user in ENDING for name in CLUSTERS
+    )

@@ -3,6 +3,9 @@
 import ctypes
 import shutil
 import subprocess
+import threading
+import time
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -126,3 +129,46 @@ class FakeNvml:
         new = self.path.with_suffix(".new")
         new.write_text("".join(f"{key} {value}\n" for key, value in self.keys.items()))
         new.replace(self.path)
+
+
+class RunningGpus:
+    """Samples of utilization as a driver takes them: each 200 ms, the last 14 s."""
+
+    def __init__(self, fake: FakeNvml, count: int) -> None:
+        self._fake = fake
+        self.percent = dict.fromkeys(range(count), 0)
+        self._rings = {gpu: deque[str](maxlen=70) for gpu in self.percent}
+        self._newest = int((time.time() - 14) * 5)
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def work(self, gpu: int, percent: int, pid: int) -> None:
+        """A process keeps a GPU busy from now on."""
+        with self._lock:
+            self._fake.set({f"gpu{gpu}.process0": f"{pid} 5000000 COMPUTE"})
+            self.percent[gpu] = percent
+
+    def __enter__(self) -> "RunningGpus":
+        self._take_samples()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.5):
+            self._take_samples()
+
+    def _take_samples(self) -> None:
+        with self._lock:
+            now = int(time.time() * 5)
+            for number in range(self._newest + 1, now + 1):
+                for gpu, ring in self._rings.items():
+                    ring.append(f"{number * 200_000}:{self.percent[gpu]}")
+            self._newest = now
+            self._fake.set(
+                {f"gpu{gpu}.samples": " ".join(ring) for gpu, ring in self._rings.items()}
+            )

@@ -28,7 +28,11 @@ INTERVAL = 30
 FILES = ("jobs.yml", "job_alerts.yml", "service_alerts.yml")
 SCRAPES = 3
 PAUSE_SECONDS = 0.2
-GROWING_WITH_TIME = {"batchjob_meter_seconds_without_data_total"}  # not by the number of scrapes
+GROWING_WITH_TIME = {  # not by the number of scrapes
+    "batchjob_meter_seconds_without_data_total",
+    "batchjob_job_free_gpu_busy_seconds_total",
+    "batchjob_job_free_gpu_observed_seconds_total",
+}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -92,13 +96,18 @@ class Recording:
         """Scrape while the fault lasts."""
         self._scrape(self.during, targets, between)
 
-    def assert_fires(self, alert, folder):
-        """Assert that the alert does not fire before the fault, and does during it."""
+    def assert_fires(self, alert, folder, jobid=""):
+        """Assert that the alert does not fire before the fault, and does during it.
+
+        With `jobid`: for that job alone.
+        """
         assert self.before
         assert self.during
         seconds = _required_seconds(alert) + self.slack_seconds
         count = seconds // INTERVAL
-        firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) > bool 0'
+        alerts = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
+        of_job = f'count({alerts[:-1]},jobid="{jobid}"}})'
+        firing = f"count({alerts}) {f'== bool {of_job}' if jobid else '> bool 0'}"
         expectations = [
             (firing, f"{seconds - INTERVAL}s", []),
             (firing, f"{2 * seconds - INTERVAL}s", [{"labels": "{}", "value": 1}]),
@@ -166,7 +175,7 @@ def _extend_age(phase, count):
 def _extend_counter(phase, count, shift, grows_with_time):
     known = [value for _, value in phase if value is not None]
     step = (known[-1] - known[0]) / (len(known) - 1) if len(known) > 1 else 0.0
-    if grows_with_time:
+    if grows_with_time and known:
         step = (known[-1] - known[0]) / (phase[-1][0] - phase[0][0]) * INTERVAL
     values = [None if value is None else value + shift for _, value in phase]
     if values[-1] is None:
