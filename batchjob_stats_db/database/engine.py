@@ -139,24 +139,25 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
 
     def set_up(raw: sqlite3.Connection, record: Any) -> None:
         known = record.info
-        known.update({_UNCHANGED: {}, _STATEMENT_ENDS: float("inf")})
+        known.update({_UNCHANGED: {}, _STATEMENT_ENDS: float("inf"), _SECONDS: statement_seconds})
         for pragma in ("query_only=ON", f"cache_size=-{cache}", "temp_store=MEMORY"):
             _set_pragma(raw, pragma)
         # Check the time every 10,000 instructions of SQLite's virtual machine.
         raw.set_progress_handler(lambda: time.monotonic() > known[_STATEMENT_ENDS], 10_000)
 
-    def start_time_limit(db: Connection, *_: Any) -> None:
-        db.info[_STATEMENT_ENDS] = time.monotonic() + statement_seconds
-
     _reopen_when_replaced(engine, path)
     sa.event.listen(engine, "connect", set_up)
-    sa.event.listen(engine, "before_cursor_execute", start_time_limit)
+    sa.event.listen(engine, "before_cursor_execute", _start_time_limit)
     return engine
 
 
 # What is kept of a read-only connection to SQLite.
-_UNCHANGED, _STATEMENT_ENDS = "unchanged reads", "end of the statement"
+_UNCHANGED, _STATEMENT_ENDS, _SECONDS = "unchanged reads", "end of the statement", "time limit"
 _MAX_UNCHANGED = 1000
+
+
+def _start_time_limit(db: Connection, *_: Any) -> None:
+    db.info[_STATEMENT_ENDS] = time.monotonic() + db.info[_SECONDS]
 
 
 def read_if_changed(
@@ -172,7 +173,11 @@ def read_if_changed(
     raw = db.connection.driver_connection
     if known is None or raw is None:  # PostgreSQL, or a connection that writes
         return db.execute(statement, parameters).all()
-    (version,) = raw.execute("PRAGMA data_version").fetchone()
+    _start_time_limit(db)  # of which SQLAlchemy's event does not tell
+    try:
+        (version,) = raw.execute("PRAGMA data_version").fetchone()
+    except sqlite3.Error as error:
+        raise sa.exc.OperationalError("PRAGMA data_version", None, error) from error
     if version != known.get("version") or len(known) > _MAX_UNCHANGED:
         known.clear()
         known["version"] = version

@@ -1,6 +1,7 @@
 """What is read again of an unchanged database is as it is in the database, at every moment."""
 
 import time
+from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
@@ -59,6 +60,36 @@ def test_unchanged_rows_are_not_read_again(names):
         assert names(BY_NAME, name="c1") == ["c1"]
         assert names(BY_NAME, name="c2") == []
     assert len(read) == (2 if names.reader.dialect.name == "sqlite" else 6)
+
+
+@contextmanager
+def limited_reader(folder, seconds):
+    """A connection to a SQLite database of no clusters, with a time limit for each statement."""
+    url = parse_url(f"sqlite:///{folder}/jobs.db")
+    writer = writer_engine(url, create=True)
+    migrate(writer)
+    writer.dispose()
+    reader = reader_engine(url, statement_seconds=seconds)
+    with reader.connect() as db:
+        yield db
+    reader.dispose()
+
+
+def read_often(db):
+    for _ in range(10_000):  # SQLite looks at the clock now and then
+        assert read_if_changed(db, NAMES) == []
+
+
+def test_time_limit_is_that_of_each_read(tmp_path):
+    with limited_reader(tmp_path, 0.5) as db:
+        read_if_changed(db, NAMES)
+        time.sleep(0.6)  # the statement's own time is over
+        read_often(db)
+
+
+def test_read_that_fails_is_an_error_of_the_database(tmp_path):
+    with limited_reader(tmp_path, -1) as db, pytest.raises(sa.exc.OperationalError):
+        read_often(db)  # the time is over before it begins
 
 
 def test_connection_that_writes_sees_its_own_changes(names):
