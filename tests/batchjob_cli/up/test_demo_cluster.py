@@ -1,13 +1,16 @@
 """The recorded cluster of `batchjob up --demo`: loaded, played, queried and removed."""
 
+import html
 import itertools
 import json
+import re
 import shutil
 import subprocess
 import sys
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from importlib.resources import files
+from urllib.parse import urldefrag, urljoin, urlsplit
 
 import pytest
 import sqlalchemy as sa
@@ -363,6 +366,25 @@ def test_accounts_have_fair_shares(get):
 def test_pages_say_that_data_is_generated(get):
     for path in ("/jobs", f"/clusters/{CLUSTER}", "/"):
         assert "is generated" in get(path).text
+
+
+def test_links_of_pages_lead_somewhere(get):
+    """Follow them from the start page on, and from three pages of each kind."""
+    asked, dead, next_paths = Counter(), {}, ["/"]
+    while next_paths:
+        path = next_paths.pop(0)
+        kind = re.sub("[0-9]+", "0", urlsplit(path).path)
+        asked[kind] += 1
+        if urlsplit(path).netloc or not path.startswith("/") or asked[kind] > 3:
+            continue
+        answer = get(path)
+        if answer.status_code >= 400:
+            dead[path] = answer.status_code, answer.text
+        elif "html" in answer.headers.get("content-type", ""):
+            links = map(html.unescape, re.findall(r'\b(?:href|src)="([^"]+)"', answer.text))
+            next_paths += sorted({urljoin(path, urldefrag(link).url) for link in links})
+    assert not dead
+    assert len(asked) > 30
 
 
 def test_list_names_clusters_when_there_are_several(demo, capsys):
