@@ -86,7 +86,7 @@ UNUSED_GPU_BYTES = 1 << 30
 
 # From when a dashboard's figure needs attention, and from when it is bad.
 FAILED_PART = (0.2, 0.5)  # of ended jobs
-DOUBTED_PART = (0.05, 0.2)  # of measured jobs, those with a caveat
+CAVEATS_PART = (0.05, 0.2)  # of measured jobs, those with a caveat
 NOTABLE_LIMIT_PART = 0.8  # of a limit or a disk
 IDLE_CPU_PART = 0.1  # of a running job's CPUs: fewer are in use for an hour (alert, dashboards)
 
@@ -101,7 +101,7 @@ Accounting's times are in whole seconds, and prolog and epilog may add some CPU 
 MORE_CPU = "more cpu than allocated"
 """The caveat of CPU time that the allocated CPUs cannot provide: no efficiency, and no advice.
 
-It is in `job.doubt` for the scheduler's CPU time, and in `job_usage.doubt` for the measured one.
+It is in `job.caveats` for the CPU time of accounting, in `job_usage.caveats` for the measured one.
 """
 
 

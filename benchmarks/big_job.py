@@ -58,7 +58,7 @@ before = resident_bytes(os.getpid(), peak=True)
 job = JobToMeasure(1, "c1", "1", "alice", 1001, start, end, nodes, nodes * 8, span)
 (usage,) = measure(history, [job], 30.0)
 peak = resident_bytes(os.getpid(), peak=True)
-print(json.dumps({"before_mb": before / 1e6, "peak_mb": peak / 1e6, "doubt": usage.doubt,
+print(json.dumps({"before_mb": before / 1e6, "peak_mb": peak / 1e6, "caveats": usage.caveats,
                   "cpu_seconds": usage.values["user_cpu_seconds"]}))
 """
 

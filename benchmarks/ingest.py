@@ -107,7 +107,7 @@ INSERT = f"INSERT INTO job ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(C
 NODE = "INSERT INTO job_node (job_id, node, cluster, start_time) VALUES (?, ?, 'alpha', ?)"
 USAGE = (
     "INSERT INTO job_usage (job_id, source, measured_time, until_time, samples, dropped_series, "
-    "nodes, coverage, doubt, user_cpu_seconds, system_cpu_seconds, memory_peak_bytes, "
+    "nodes, coverage, caveats, user_cpu_seconds, system_cpu_seconds, memory_peak_bytes, "
     "memory_peak_node_bytes, memory_average_bytes, io_read_bytes, gpus, gpu_utilization_ratio, "
     "energy_host_active_joules, energy_host_idle_joules) "
     f"VALUES ({', '.join('?' * 19)})"

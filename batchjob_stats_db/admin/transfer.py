@@ -40,7 +40,7 @@ _RELATED_TABLES = {
     "emissions": schema.job_emissions,
     "usage": schema.job_usage,
 }
-_EXCLUDED = {"id", "job_id", "update_time", "doubt", "usage_due_time"}
+_EXCLUDED = {"id", "job_id", "update_time", "caveats", "usage_due_time"}
 _SOURCE = "import"
 
 

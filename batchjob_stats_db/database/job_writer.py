@@ -85,10 +85,12 @@ class JobWriter:
     def mark_runaway(self, jobids: Sequence[str]) -> None:
         """Mark jobs that run according to accounting, but not according to the scheduler."""
         job = schema.job
-        running = (job.c.cluster == self._cluster) & job.c.end_time.is_(None) & (job.c.doubt == "")
+        running = (
+            (job.c.cluster == self._cluster) & job.c.end_time.is_(None) & (job.c.caveats == "")
+        )
         for part in chunks(jobids):
             change = sa.update(job).where(running, job.c.jobid.in_(part))
-            self._db.execute(change.values(doubt="runaway", update_time=self._now))
+            self._db.execute(change.values(caveats="runaway", update_time=self._now))
 
     def delete(self, deleted: Sequence[DeletedRecord]) -> None:
         """Delete records; the sums of the days they ran are rebuilt."""

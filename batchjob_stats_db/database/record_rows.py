@@ -30,7 +30,7 @@ _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
 _TOTALS = _FIELDS.index("user_cpu_seconds")  # the last columns of the scheduler
 _AT_LEAST = _FIELDS.index("cpu_at_least")
 assert _AT_LEAST == _TOTALS - 1
-_OWN_COLUMNS = 3  # update_time, doubt, usage_due_time: the last columns
+_OWN_COLUMNS = 3  # update_time, caveats, usage_due_time: the last columns
 _START, _END = _FIELDS.index("start_time"), _FIELDS.index("end_time")
 _NAME = _FIELDS.index("name")
 _RUN, _CPUS = _FIELDS.index("run"), _FIELDS.index("allocated_cpus")
@@ -76,7 +76,7 @@ def scheduler_columns(record: JobRecord) -> JobValues:
 
 def new_row(record: JobRecord, policy: UsagePolicy, now: int) -> JobValues:
     row = _without_withdrawn(scheduler_columns(record))
-    return (*row, now, _doubt(row), policy.due_time(record.start_time, record.end_time, now))
+    return (*row, now, _caveats(row), policy.due_time(record.start_time, record.end_time, now))
 
 
 _REQUESTS = frozenset(map(_FIELDS.index, ("requested_memory_bytes", "time_limit_seconds")))
@@ -110,7 +110,7 @@ def merge_row(
     due = existing[-1]
     if (row[_START], row[_END]) != (before[_START], before[_END]):
         due = policy.due_time(row[_START], row[_END], now)
-    return (*row, now, _doubt(row), due)
+    return (*row, now, _caveats(row), due)
 
 
 def _larger(before: Any, now: Any) -> Any:
@@ -118,7 +118,7 @@ def _larger(before: Any, now: Any) -> Any:
     return now if before is None or now is None else max(before, now)
 
 
-def _doubt(row: JobValues) -> str:
+def _caveats(row: JobValues) -> str:
     """`times`: according to the scheduler, the job ended before it started; or MORE_CPU."""
     start, end, cpus = row[_START], row[_END], row[_CPUS]
     if start is None or end is None:

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from batchjob.quantities.gpu import PROFILE_RATIOS
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0015"
+REVISION = "0016"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -172,7 +172,7 @@ job = _table(
     *_required("update_time", BigInteger),
     # "runaway": the job is running according to accounting, but unknown to the controller; "times":
     # its end is before its start.
-    *_texts("doubt"),
+    *_texts("caveats"),
     *_integers("usage_due_time"),
     UniqueConstraint("cluster", "jobid", "submit_time", "run"),
     Index("ix_job_user_time", "cluster", "username", "start_time", "id"),
@@ -238,7 +238,7 @@ job_usage = _table(
     *_required("source", Text),
     *_required("measured_time until_time samples dropped_series nodes", BigInteger),
     *_required("coverage", Float),
-    *_texts("doubt"),
+    *_texts("caveats"),
     *_usage_columns(USAGE_COLUMNS),
     *_integers("gpus"),
     *_floats("gpu_utilization_ratio gpu_busy_seconds gpu_observed_seconds"),

@@ -2,7 +2,7 @@
 
 Totals are those of counters (see `Statistic.TOTAL`), peaks and averages those of samples;
 `coverage` is the part of the job's time that they cover. Values of several nodes are added up.
-Doubtful results are marked by the words in DOUBTS, and nothing is filled in.
+Results that may be wrong are marked by the words in CAVEATS, and nothing is filled in.
 """
 
 import math
@@ -56,7 +56,7 @@ PEAK_SAMPLED, THREADS_SAMPLED = "peak sampled", "threads sampled"
 NO_SAMPLES = "no samples"
 CPU_AT_LEAST = "cpu time at least"
 VALUES_MISSING = "values of some nodes missing"
-DOUBTS = {
+CAVEATS = {
     RUNNING: "measured while the job ran, not up to its end",
     ENDED_ON_NODES: "all its nodes have seen it end, and the scheduler has not said yet how",
     NO_SAMPLES: "nothing was measured while it ran",
@@ -123,7 +123,7 @@ class MeasuredUsage(NamedTuple):
     nodes: int
     coverage: float
     until_time: int  # end of the measured time, in epoch seconds
-    doubt: str
+    caveats: str
     values: Mapping[str, float | int]  # the other columns, if known
     devices: Sequence[GpuUsage]
     emissions: Mapping[str, float]  # provider → grams
@@ -138,7 +138,7 @@ _SAMPLED_PEAKS = (
     (MEMORY_PEAK, MEMORY_CURRENT, ("memory_peak_bytes", "memory_peak_node_bytes"), PEAK_SAMPLED),
     (THREADS_PEAK, THREADS, ("threads_peak",), THREADS_SAMPLED),
 )
-"""Peaks of the kernel, what takes their place on nodes without, and the columns and doubt."""
+"""Peaks of the kernel, what takes their place on nodes without, and the columns and caveats."""
 _EMISSIONS = EMISSIONS_GRAMS.metric.name
 _ENERGY = ENERGY_JOULES.metric.name
 _MEAN_GPU_UTILIZATION = (Statistic.MEAN, UTILIZATION)
@@ -192,13 +192,13 @@ JobSeries = dict[tuple[Statistic, str], list[SeriesValue]]
 
 def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> MeasuredUsage:
     """Compute a job's usage from the samples with its id."""
-    doubts: set[str] = set()
+    caveats: set[str] = set()
     refused: Counter[str] = Counter()
-    kept, dropped = _select_trusted_samples(job, series, doubts, refused)
-    _leave_out_parts(kept, doubts, refused)
-    values = _column_values(kept, doubts)
-    _add_sampled_peaks(kept, values, doubts)
-    _leave_out_impossible(job, series, values, doubts, refused)
+    kept, dropped = _select_trusted_samples(job, series, caveats, refused)
+    _leave_out_parts(kept, caveats, refused)
+    values = _column_values(kept, caveats)
+    _add_sampled_peaks(kept, values, caveats)
+    _leave_out_impossible(job, series, values, caveats, refused)
     nodes = samples_by_node(kept, partial(returned_at, job))
     until = job.window.until if job.end is None else job.end
     if job.end is None:
@@ -208,18 +208,20 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     time = MeasuredTime(job.start, job.end, until)
     covered = coverage(nodes, job.nodes, time, interval, [at for _, at in job.returned])
     if job.end is None:
-        doubts.add(ENDED_ON_NODES if has_ended_everywhere(nodes, job.nodes, job.start) else RUNNING)
-    doubts |= _find_doubts(job, values, nodes, covered)
+        caveats.add(
+            ENDED_ON_NODES if has_ended_everywhere(nodes, job.nodes, job.start) else RUNNING
+        )
+    caveats |= _find_caveats(job, values, nodes, covered)
     counts = [each.samples for each in gpus if each.shared_seconds is None and each.samples]
     if has_gaps(nodes, time, interval) or has_gpu_gaps(counts, covered, time, interval):
-        doubts.add(GAPS)
+        caveats.add(GAPS)
     emissions: dict[str, float] = defaultdict(float)
     for sample in kept[Statistic.TOTAL, _EMISSIONS]:
         emissions[sample.labels.get("provider", "")] += sample.value
-    doubt = ", ".join(word for word in DOUBTS if word in doubts)
+    words = ", ".join(word for word in CAVEATS if word in caveats)
     samples = sum(node.samples for node in nodes)
     return MeasuredUsage(
-        job.id, samples, dropped, len(nodes), covered, until, doubt, values, gpus, emissions,
+        job.id, samples, dropped, len(nodes), covered, until, words, values, gpus, emissions,
         tuple(refused.elements()), node_usages(kept),
     )  # fmt: skip
 
@@ -239,7 +241,7 @@ def instances_with_user(series: Iterable[Mapping[str, str]]) -> set[str]:
 
 
 def _select_trusted_samples(
-    job: JobToMeasure, series: JobSeries, doubts: set[str], refused: Counter[str]
+    job: JobToMeasure, series: JobSeries, caveats: set[str], refused: Counter[str]
 ) -> tuple[JobSeries, int]:
     """The numeric samples of the job's user and nodes, and the number of other samples."""
     users = user_labels(job)
@@ -256,17 +258,17 @@ def _select_trusted_samples(
             if _instance(sample) in foreign:
                 dropped += 1
                 if not job.window.continues:  # the part before may have had the node
-                    doubts.add(OTHER_NODES)
+                    caveats.add(OTHER_NODES)
                     refused["node"] += 1
             elif user not in users and not is_without_user:
-                doubts.update({"user differs"} if user else ())
+                caveats.update({"user differs"} if user else ())
                 dropped += 1
             elif not _is_possible(key, sample.value):
-                doubts.add(NOT_A_NUMBER)
+                caveats.add(NOT_A_NUMBER)
                 refused["range"] += 1
                 dropped += 1
             else:
-                doubts.update({"user unknown"} if is_without_user else ())
+                caveats.update({"user unknown"} if is_without_user else ())
                 kept[key].append(sample)
     return kept, dropped
 
@@ -285,7 +287,7 @@ def foreign_instances(job: JobToMeasure, instances: Collection[str]) -> set[str]
     return {each for each in other if each in job.cluster_nodes}
 
 
-def _leave_out_parts(kept: JobSeries, doubts: set[str], refused: Counter[str]) -> None:
+def _leave_out_parts(kept: JobSeries, caveats: set[str], refused: Counter[str]) -> None:
     """Leave out more series of a node than it can have, each of them a row, and long names."""
     for (statistic, metric), samples in kept.items():
         limit = _MOST_OF_NODE.get(metric)
@@ -302,7 +304,7 @@ def _leave_out_parts(kept: JobSeries, doubts: set[str], refused: Counter[str]) -
                 left.append(sample)
         if len(left) < len(samples):
             kept[statistic, metric] = left
-            doubts.add(NOT_A_NUMBER)
+            caveats.add(NOT_A_NUMBER)
 
 
 def _is_possible(key: tuple[Statistic, str], value: float) -> bool:
@@ -313,7 +315,7 @@ def _is_possible(key: tuple[Statistic, str], value: float) -> bool:
 
 
 def _leave_out_impossible(
-    job: JobToMeasure, series: JobSeries, values: dict[str, float | int], doubts: set[str],
+    job: JobToMeasure, series: JobSeries, values: dict[str, float | int], caveats: set[str],
     refused: Counter[str],
 ) -> None:  # fmt: skip
     """Leave out what is impossible for the job, and sums that lack the part of a node."""
@@ -327,10 +329,10 @@ def _leave_out_impossible(
             refused[rule] += 1
         if rule or not all(_is_possible(key, each.value) for each in series.get(key, ())):
             del values[column.name]
-            doubts.add(NOT_A_NUMBER)
+            caveats.add(NOT_A_NUMBER)
 
 
-def _column_values(kept: JobSeries, doubts: set[str]) -> dict[str, float | int]:
+def _column_values(kept: JobSeries, caveats: set[str]) -> dict[str, float | int]:
     """The columns known for the whole job; a value that one of its nodes lacks is left out."""
     all_instances = {*map(_instance, kept[Statistic.COUNT, PRESENCE_METRIC])}
     values: dict[str, float | int] = {}
@@ -342,7 +344,7 @@ def _column_values(kept: JobSeries, doubts: set[str]) -> dict[str, float | int]:
             if all(sample.labels.get(label) == value for label, value in labels)
         ]
         if samples and column.needs_every_node and all_instances - {*map(_instance, samples)}:
-            doubts.add(VALUES_MISSING)
+            caveats.add(VALUES_MISSING)
         elif samples:
             value = column.fold(sample.value for sample in samples)
             values[column.name] = round(value) if column.is_integer else value
@@ -355,14 +357,14 @@ def _column_values(kept: JobSeries, doubts: set[str]) -> dict[str, float | int]:
             sample for sample in energy if sample.labels.get("component") == component
         ]
         if component_samples and expected - {*map(_instance, component_samples)}:
-            doubts.add(ENERGY_MISSING)
+            caveats.add(ENERGY_MISSING)
     return values
 
 
-def _add_sampled_peaks(kept: JobSeries, values: dict[str, float | int], doubts: set[str]) -> None:
+def _add_sampled_peaks(kept: JobSeries, values: dict[str, float | int], caveats: set[str]) -> None:
     """Add the largest samples of nodes whose kernels keep no peak (of memory, before 5.19)."""
     instances = {*map(_instance, kept[Statistic.COUNT, PRESENCE_METRIC])}
-    for peak, sampled, columns, doubt in _SAMPLED_PEAKS:
+    for peak, sampled, columns, caveat in _SAMPLED_PEAKS:
         peaks = kept[Statistic.PEAK, peak.metric.name]
         exact = {_instance(each) for each in peaks if {*peak.labels} <= each.labels.items()}
         seen = by_instance((*peaks, *kept[Statistic.PEAK, sampled.metric.name]))
@@ -371,7 +373,7 @@ def _add_sampled_peaks(kept: JobSeries, values: dict[str, float | int], doubts: 
             known, known_node = values.get(columns[0], 0), values.get(columns[-1], 0)
             values[columns[-1]] = max(known_node, round(max(others.values())))
             values[columns[0]] = known + round(math.fsum(others.values()))
-            doubts.add(doubt)
+            caveats.add(caveat)
         if instances - exact - others.keys():
             for name in columns:  # without one node's peak, the others' are not the job's
                 values.pop(name, None)
@@ -397,21 +399,21 @@ def samples_by_node(
     ]  # fmt: skip
 
 
-def _find_doubts(
+def _find_caveats(
     job: JobToMeasure, values: Mapping[str, float], nodes: Sequence[NodeSamples], covered: float
 ) -> set[str]:
-    doubts = set()
+    caveats = set()
     if not nodes:
-        doubts.add(NO_SAMPLES)
+        caveats.add(NO_SAMPLES)
     elif covered < COMPLETE_COVERAGE:
-        doubts.add("nodes missing")
+        caveats.add("nodes missing")
     if job.nodes is not None and len(nodes) > job.nodes:
-        doubts.add("more nodes than allocated")
+        caveats.add("more nodes than allocated")
     used = values.get("user_cpu_seconds", 0) + values.get("system_cpu_seconds", 0)
     elapsed = (job.end or job.window.until) - job.start
     if job.cpus and exceeds_cpus(used, job.cpus, elapsed):
-        doubts.add(MORE_CPU)
-    return doubts
+        caveats.add(MORE_CPU)
+    return caveats
 
 
 def _instance(sample: SeriesValue) -> str:

@@ -91,7 +91,7 @@ def due_jobs(
 ) -> list[JobToMeasure]:
     """Jobs that are due to be measured, the longest due first."""
     job = schema.job
-    failed = sa.func.coalesce(schema.job_usage.c.doubt, "").contains(NOT_ANSWERED)
+    failed = sa.func.coalesce(schema.job_usage.c.caveats, "").contains(NOT_ANSWERED)
     query = (
         sa.select(*JOB_COLUMNS, failed.label("failed_before"))
         .select_from(job.outerjoin(schema.job_usage))

@@ -14,7 +14,7 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.upsert import chunks, store_quarantined, write_rows
 from batchjob_stats_db.days import DAY, days_of
 from batchjob_stats_db.isolation import is_database_failure, isolate_failures
-from batchjob_stats_db.measure.job_usage import DOUBTS, NOT_STORABLE, JobToMeasure, MeasuredUsage
+from batchjob_stats_db.measure.job_usage import CAVEATS, NOT_STORABLE, JobToMeasure, MeasuredUsage
 from batchjob_stats_db.measure.node_usage import UNIDENTIFIED
 from batchjob_stats_db.measure.rollup import mark_days
 
@@ -116,7 +116,7 @@ def record_failures(
     db: Connection,
     source: str,
     failed: Collection[JobToMeasure],
-    doubt: str,
+    caveat: str,
     policy: UsagePolicy,
     now: int,
 ) -> None:
@@ -124,11 +124,11 @@ def record_failures(
     usage, job = schema.job_usage, schema.job
     for target in failed:
         which = usage.c.job_id == target.id
-        old_doubt = db.execute(sa.select(usage.c.doubt).where(which)).scalar()
-        doubts = {word for word in (old_doubt or "").split(", ") if word} | {doubt}
-        words = ", ".join(word for word in DOUBTS if word in doubts)
-        if old_doubt is not None:
-            db.execute(sa.update(usage).where(which).values(doubt=words))
+        before = db.execute(sa.select(usage.c.caveats).where(which)).scalar()
+        caveats = {word for word in (before or "").split(", ") if word} | {caveat}
+        words = ", ".join(word for word in CAVEATS if word in caveats)
+        if before is not None:
+            db.execute(sa.update(usage).where(which).values(caveats=words))
         else:
             nothing = MeasuredUsage(target.id, 0, 0, 0, 0.0, target.start, words, {}, (), {})
             _write_rows(db, source, [nothing], now)

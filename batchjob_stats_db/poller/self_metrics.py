@@ -30,9 +30,9 @@ _MAXIMUM_TOOLS, _MAXIMUM_NODES = 100, 50_000
 OTHERS = "other"
 """The tool, and the node, of all beyond these: users name their tools and nodes as they like."""
 
-# Doubts that every job has while it runs, on a kernel before 6.1, or on nodes that differ: no
+# Caveats that every job has while it runs, on a kernel before 6.1, or on nodes that differ: no
 # cause for concern.
-_EXPECTED_DOUBTS = frozenset(
+_EXPECTED_CAVEATS = frozenset(
     {RUNNING, ENDED_ON_NODES, PEAK_SAMPLED, THREADS_SAMPLED, VALUES_MISSING, ENERGY_MISSING}
 )
 
@@ -85,7 +85,7 @@ class PollerMetrics:
             "Jobs that the last measurement of running jobs covered.")
         self.measured_jobs = counter("measured_jobs",
             "Jobs whose usage was measured while they ran or within a day.")
-        self.doubtful_jobs = counter("doubtful_jobs",
+        self.jobs_with_caveats = counter("jobs_with_caveats",
             "Measured jobs whose usage has a caveat other than `running` or a sampled peak.")
         self.run_seconds = counter("measured_job_seconds", "Run time of the measured jobs.")
         self.covered_seconds = counter("covered_job_seconds",
@@ -177,7 +177,7 @@ def _bounded(known: set[str], maximum: int, name: str) -> str:
 def count_measured(
     metrics: PollerMetrics, cluster: str, usages: Mapping[JobToMeasure, MeasuredUsage], now: float
 ) -> None:
-    """Count measured jobs, doubtful ones, and the part of their time with samples.
+    """Count measured jobs, those with caveats, and the part of their time with samples.
 
     Tracked work is left out, since no exporter has samples of it.
     """
@@ -187,7 +187,7 @@ def count_measured(
             continue
         seconds = max(0.0, (job.end if job.end is not None else now) - job.start)
         metrics.measured_jobs.labels(cluster).inc()
-        doubts = set(usage.doubt.split(", ")) if usage.doubt else set()
-        metrics.doubtful_jobs.labels(cluster).inc(bool(doubts - _EXPECTED_DOUBTS))
+        caveats = set(usage.caveats.split(", ")) if usage.caveats else set()
+        metrics.jobs_with_caveats.labels(cluster).inc(bool(caveats - _EXPECTED_CAVEATS))
         metrics.run_seconds.labels(cluster).inc(seconds)
         metrics.covered_seconds.labels(cluster).inc(seconds * min(1.0, max(0.0, usage.coverage)))

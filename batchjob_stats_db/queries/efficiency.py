@@ -99,7 +99,7 @@ NULL for a job that has ended, and while its source answers.
 
 def ended_on_nodes(usage: Any) -> ColumnElement[bool]:
     """Whether all nodes of an unfinished job have seen its end, which was at `until_time`."""
-    return ~_ended & sa.func.coalesce(usage.doubt, "").contains(ENDED_ON_NODES)
+    return ~_ended & sa.func.coalesce(usage.caveats, "").contains(ENDED_ON_NODES)
 
 
 AS_OF = sa.case((ended_on_nodes(_usage), _usage.until_time), else_=SOURCE_READ_TIME)
@@ -271,11 +271,11 @@ CPU_ALLOCATED = sa.cast(OBSERVED_SECONDS, sa.Float) * _job.allocated_cpus + sa.c
 """CPU seconds allocated in the observed seconds, over all phases of a changed allocation."""
 CPU_AVAILABLE = CPU_ALLOCATED * _select_by_basis(CPU_BASIS, _covered_part, sa.literal(1))
 
-_doubt = sa.func.coalesce(_usage.doubt, "")
+_caveats = sa.func.coalesce(_usage.caveats, "")
 _is_wrong_cpu = _select_by_basis(
     CPU_BASIS,
-    _doubt.contains(MORE_CPU),
-    sa.func.coalesce(_job.doubt, "").contains(MORE_CPU)
+    _caveats.contains(MORE_CPU),
+    sa.func.coalesce(_job.caveats, "").contains(MORE_CPU)
     | sa.func.coalesce(_job.cpu_at_least == 2, sa.false()),
 )
 CPU_IS_WHOLE = ~sa.func.coalesce(_is_wrong_cpu, sa.false())
@@ -337,7 +337,7 @@ _memory_short = sa.case(
 # For a job that never started, schedulers report a run time of zero.
 _time_efficiency = sa.case((_job.start_time > 0, _ratio(RUN_SECONDS, _job.time_limit_seconds)))
 
-_lacks_nodes = _doubt.contains(ENERGY_MISSING) | sa.func.coalesce(
+_lacks_nodes = _caveats.contains(ENERGY_MISSING) | sa.func.coalesce(
     _usage.nodes < COMPLETE_COVERAGE * _job.allocated_nodes, sa.false()
 )
 _energy_of_nodes = _sum(

@@ -128,10 +128,10 @@ def _basis(job: Row) -> Basis:
     if not explain.is_measured(job):
         has_accounting = job["cpu_seconds"] is not None or job["peak_memory_bytes"] is not None
         source = ACCOUNTING if has_accounting and job["end_time"] is not None else ""
-        return Basis(source, 0, 0, None, None, bool(source), explain.doubts(job))
+        return Basis(source, 0, 0, None, None, bool(source), explain.caveats(job))
     return Basis(
         job["usage_source"], job["usage_samples"], job["usage_nodes"], job["usage_coverage"],
-        to_milliseconds(job["usage_until_time"]), bool(job["usage_final"]), explain.doubts(job),
+        to_milliseconds(job["usage_until_time"]), bool(job["usage_final"]), explain.caveats(job),
     )  # fmt: skip
 
 

@@ -91,12 +91,12 @@ def cpu_ratio(job: Row) -> EfficiencyRatio:
     formula = f"CPU time / ({cpus} * elapsed time{measured_part})"
     if job["cpu_basis"] == AT_LEAST:
         formula = f"{AT_LEAST}, {formula}"
-    ratio, missing, known_doubts = job["cpu_efficiency"], "", doubts(job)
-    if ratio is None and MORE_CPU in known_doubts:
+    ratio, missing, known_caveats = job["cpu_efficiency"], "", caveats(job)
+    if ratio is None and MORE_CPU in known_caveats:
         missing = "more CPU time than the CPUs can provide"
     elif ratio is None:
         missing = _missing_reason(job, job["allocated_cpus"], "number of CPUs")
-        if not missing and CPU_AT_LEAST in known_doubts:
+        if not missing and CPU_AT_LEAST in known_caveats:
             missing = "accounting lacks most of its CPU time"
     return _efficiency_ratio(job, "cpu", ratio, formula, missing, job["cpu_basis"])
 
@@ -193,7 +193,7 @@ def _efficiency_ratio(
 def energy_missing(job: Row) -> str:
     """Why no energy of the job is known."""
     measured_nodes, allocated_nodes = job["usage_nodes"] or 0, job["allocated_nodes"] or 1
-    if is_measured(job) and (measured_nodes < allocated_nodes or ENERGY_MISSING in doubts(job)):
+    if is_measured(job) and (measured_nodes < allocated_nodes or ENERGY_MISSING in caveats(job)):
         return "it was not measured on all of the job's nodes"
     return "no energy was measured"
 
@@ -213,17 +213,17 @@ def is_memory_final(job: Row) -> bool:
 
     A sampled peak, as of accounting, may be too low: more may be in use between two samples.
     """
-    return job["memory_basis"] == MEASURED and _is_final(job) and PEAK_SAMPLED not in doubts(job)
+    return job["memory_basis"] == MEASURED and _is_final(job) and PEAK_SAMPLED not in caveats(job)
 
 
 def is_measured_final(job: Row) -> bool:
     """Whether the figures of GPUs and nodes, which are always measured, are final."""
-    return _is_final(job) and GAPS not in doubts(job)
+    return _is_final(job) and GAPS not in caveats(job)
 
 
 def _is_final(job: Row) -> bool:
     is_complete = is_measured(job) and job["usage_final"] and job["usage_coverage"] >= 1.0
-    return bool(is_complete and NOT_A_NUMBER not in doubts(job))
+    return bool(is_complete and NOT_A_NUMBER not in caveats(job))
 
 
 def _missing_reason(job: Row, available: float | None, what: str) -> str:
@@ -232,11 +232,11 @@ def _missing_reason(job: Row, available: float | None, what: str) -> str:
     return "" if available else f"its {what} is not known"
 
 
-def doubts(job: Row) -> tuple[str, ...]:
-    """The keys of DOUBTS that apply to the figures."""
-    words = [word for word in (job["usage_doubt"] or "").split(", ") if word]
+def caveats(job: Row) -> tuple[str, ...]:
+    """The keys of CAVEATS that apply to the figures."""
+    words = [word for word in (job["usage_caveats"] or "").split(", ") if word]
     if job["cpu_basis"] in (ACCOUNTING, AT_LEAST):
-        is_impossible = MORE_CPU in job["doubt"]
+        is_impossible = MORE_CPU in job["caveats"]
         words = [word for word in words if word != MORE_CPU] + [MORE_CPU] * is_impossible
     if job["cpu_basis"] == AT_LEAST:
         words.append(CPU_AT_LEAST)

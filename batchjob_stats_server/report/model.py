@@ -11,7 +11,7 @@ from batchjob.judgements import AT_LEAST
 from batchjob.runtime import formatting
 from batchjob.runtime.formatting import energy, format_count, format_duration, size
 from batchjob.schedulers.submission import NextRequest
-from batchjob_stats_db.measure.job_usage import DOUBTS, NO_SAMPLES, RUNNING, THREADS_SAMPLED
+from batchjob_stats_db.measure.job_usage import CAVEATS, NO_SAMPLES, RUNNING, THREADS_SAMPLED
 from batchjob_stats_db.measure.node_usage import UNIDENTIFIED
 
 
@@ -96,7 +96,7 @@ class Basis:
     coverage: float | None  # fraction of the job's node time that they cover
     until_time: int | None  # epoch milliseconds; end of the measured time
     final: bool  # the job has ended, and its figures will not change
-    doubts: tuple[str, ...]
+    caveats: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -281,13 +281,15 @@ class Report:
     logs: tuple[LogLink, ...] = ()
 
     def caveats(self) -> tuple[str, ...]:
-        """The doubts in words: what is missing, and what that means for the numbers.
+        """The caveats in words: what is missing, and what that means for the numbers.
 
         Omits what reports show elsewhere, that nothing was measured, or that the job still runs;
         and that threads are the most seen, which no figure of a report depends on.
         """
         elsewhere = {NO_SAMPLES, THREADS_SAMPLED, *([RUNNING] if self.interim else [])}
-        return tuple(DOUBTS.get(word, word) for word in self.basis.doubts if word not in elsewhere)
+        return tuple(
+            CAVEATS.get(word, word) for word in self.basis.caveats if word not in elsewhere
+        )
 
 
 Row = Mapping[Any, Any]
@@ -296,7 +298,7 @@ Row = Mapping[Any, Any]
 SIMILAR_JOB_COLUMNS = (
     "state", "start_time", "end_time", "elapsed_seconds", "suspended_seconds", "as_of_time",
     "allocated_nodes",
-    "usage_samples", "usage_until_time", "usage_coverage", "usage_doubt", "usage_final",
+    "usage_samples", "usage_until_time", "usage_coverage", "usage_caveats", "usage_final",
     "usage_gpu_utilization_ratio", "usage_memory_peak_node_bytes", "cpu_efficiency",
     "memory_used_bytes", "memory_basis", "energy_used_joules", "allocated_cpus", "gpus_held",
 )  # fmt: skip

@@ -152,7 +152,7 @@ def usage(job: DemoJob, samples: Path) -> dict[str, Any]:
     )  # fmt: skip
     usages, _ = measure_isolated(SampleHistory(samples), [target], interval)
     (measured,) = usages.values()
-    assert not measured.doubt, (record, measured.doubt)
+    assert not measured.caveats, (record, measured.caveats)
     return {
         "samples": measured.samples, "coverage": measured.coverage,
         "values": {name: _rounded(value) for name, value in measured.values.items()},

@@ -28,7 +28,7 @@ NODES, JOBS_EACH, JOB_SECONDS, INTERVAL = 4, 10, 3600.0, 30
 JOBS, YEARLY = 50_000, 10_000_000  # about two days of a year with ten million
 USAGE = """
 INSERT INTO job_usage (job_id, source, measured_time, until_time, samples, dropped_series, nodes,
-    coverage, doubt, user_cpu_seconds, system_cpu_seconds, memory_peak_bytes,
+    coverage, caveats, user_cpu_seconds, system_cpu_seconds, memory_peak_bytes,
     memory_peak_node_bytes, memory_average_bytes, io_read_bytes, io_written_bytes,
     energy_host_active_joules, energy_host_idle_joules)
 SELECT id, 'prometheus', end_time, end_time, 120, 0, 1, 0.99, '', elapsed_seconds * 3.123,

@@ -56,7 +56,7 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     "batchjob_stats_db_jobs_total": (*_TARGET, "outcome"),
     "batchjob_stats_db_last_success_timestamp_seconds": (*_TARGET, "source"),
     "batchjob_stats_db_measured_jobs_total": _TARGET,
-    "batchjob_stats_db_doubtful_jobs_total": _TARGET,
+    "batchjob_stats_db_jobs_with_caveats_total": _TARGET,
     "batchjob_stats_db_covered_job_seconds_total": _TARGET,
     "batchjob_stats_db_measured_job_seconds_total": _TARGET,
     "batchjob_stats_db_ended_jobs_total": (*_TARGET, "node", "result"),

@@ -89,7 +89,7 @@ def test_only_values_missing_in_an_older_exporter_are_unknown(usage_by_version, 
     different = {name for name, value in older.values.items() if value != now.values[name]}
     assert different <= stand_ins
     if missing == CPU_SECONDS:  # by which the job's node time is counted
-        assert (older.samples, older.doubt) == (0, "no samples")
+        assert (older.samples, older.caveats) == (0, "no samples")
     else:
         assert (older.samples, older.nodes, older.coverage) == (
             now.samples,

@@ -39,7 +39,7 @@ def test_views_join_the_tables_of_a_run(engine, store, job):
         db.execute(
             sa.text(
                 "INSERT INTO job_usage (job_id, source, measured_time, until_time, samples, "
-                "dropped_series, nodes, coverage, doubt, memory_peak_bytes) "
+                "dropped_series, nodes, coverage, caveats, memory_peak_bytes) "
                 "SELECT id, 'prometheus', 1, 1, 1, 0, 1, 1.0, '', 7 FROM job"
             )
         )

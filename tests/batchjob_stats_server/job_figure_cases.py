@@ -10,8 +10,8 @@ JOB = {"state": "COMPLETED", "submit_time": START - 200, "eligible_time": START 
        "start_time": START, "end_time": END, "elapsed_seconds": 3600, "time_limit_seconds": 7200,
        "allocated_cpus": 4, "allocated_gpus": 2, "allocated_memory_bytes": 8 * GIB,
        "cpu_seconds": None, "update_time": 0}  # fmt: skip
-MEASUREMENT = {"samples": 120, "nodes": 1, "source": "prometheus", "doubt": "", "measured_time": 0,
-               "dropped_series": 0}  # fmt: skip
+MEASUREMENT = {"samples": 120, "nodes": 1, "source": "prometheus", "caveats": "",
+               "measured_time": 0, "dropped_series": 0}  # fmt: skip
 COMPLETE = {**MEASUREMENT, "coverage": 1.0, "until_time": END, "user_cpu_seconds": 10_000.0,
             "system_cpu_seconds": 800.0, "memory_peak_bytes": 6 * GIB,
             "memory_average_bytes": 5 * GIB, "gpus": 2, "gpu_utilization_ratio": 0.4,
@@ -117,7 +117,7 @@ CASES = {
         Figures(),
     ),
     "measured more than its CPUs can provide": (
-        COMPLETE | {"user_cpu_seconds": 99_000.0, "doubt": "more cpu than allocated"},
+        COMPLETE | {"user_cpu_seconds": 99_000.0, "caveats": "more cpu than allocated"},
         {},
         Figures(cpu=None),
     ),

@@ -104,7 +104,7 @@ ENERGY = {"energy_host_active_joules": 3.0e6, "energy_host_idle_joules": 0.6e6}
     ("usage", "accounted", "joules", "source"),
     [
         (ENERGY, None, 3.6e6, "prometheus"),
-        (ENERGY | {"doubt": "energy of some nodes missing"}, None, None, ""),
+        (ENERGY | {"caveats": "energy of some nodes missing"}, None, None, ""),
         (ENERGY | {"nodes": 1, "coverage": 0.5}, None, None, ""),
         (ENERGY | {"nodes": 1, "coverage": 0.5}, 9_000_000, 9.0e6, "accounting"),
     ],

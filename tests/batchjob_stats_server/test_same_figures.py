@@ -162,7 +162,7 @@ def test_a_lower_bound_of_cpu_time_says_so_everywhere(site, cluster, get, capsys
     assert csv_row["cpu_basis"] == "at least"
     report = get("/api/v1/jobs/2/report").json()
     assert report["use"]["cpu_basis"] == "at least"
-    assert "cpu time at least" in report["basis"]["doubts"]
+    assert "cpu time at least" in report["basis"]["caveats"]
     text = get("/api/v1/jobs/2/report", format="text").text
     assert re.search(r"CPU time, at least\s+3 h", text)
     assert "the job used at least what is shown" in " ".join(text.split())

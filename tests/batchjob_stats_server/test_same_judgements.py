@@ -80,7 +80,7 @@ def write_usages(db):
     """Of the running job, 30 % of CPUs, 85 % of memory, and 2 % of a GPU; FAILED: half of both."""
     job = schema.job
     ids = dict(db.execute(sa.select(job.c.jobid, job.c.id)).all())
-    common = {"source": "prometheus", "samples": 240, "nodes": 1, "coverage": 1.0, "doubt": "",
+    common = {"source": "prometheus", "samples": 240, "nodes": 1, "coverage": 1.0, "caveats": "",
               "gpus": 1, "dropped_series": 0, "measured_time": NOW}  # fmt: skip
     rows = [
         {"job_id": ids["RUNNING"], "until_time": NOW, "user_cpu_seconds": 0.3 * 4 * 7200,
@@ -306,7 +306,7 @@ def test_clock_stops_when_all_nodes_have_seen_the_end(site, folder):
     with engine.begin() as db:
         old = db.execute(sa.select(usage).where(mine)).mappings().one()
         grown = hourly_growth(db)
-        changed = {"doubt": ENDED_ON_NODES, "until_time": ended_at}
+        changed = {"caveats": ENDED_ON_NODES, "until_time": ended_at}
         db.execute(sa.update(usage).where(mine).values(changed))
         assert hourly_growth(db) == grown - 3600  # others go on
     try:

@@ -295,7 +295,7 @@ def test_cpu_time_is_the_kernels_one_poll_after_the_end(lives: Lives) -> None:
             rows = [_row_at(lives.looks[key], moment) for key in keys]
             shown = sum(row["cpu_used_seconds"] or 0.0 for row in rows)
             errors.append(abs(shown - true) / max(true, 0.5))
-            if user == "resized" and shown < true and "nodes missing" in rows[0]["usage_doubt"]:
+            if user == "resized" and shown < true and "nodes missing" in rows[0]["usage_caveats"]:
                 continue  # the last seconds of the node that it gave up
             if abs(shown - true) > 0.01 * true + 0.02:
                 wrong.append(f"{user} at {moment - latest:.0f} s: {shown:.3f}, truly {true:.3f}")
@@ -397,10 +397,10 @@ def test_energy_is_that_of_the_exporters_and_adds_up_to_the_meters(lives: Lives)
         shown_joules += shown or 0.0
         if lives.runs(row["jobid"]) > 1:
             continue  # the runs have one id
-        if shown is None and true > 1 and not row["usage_doubt"]:
+        if shown is None and true > 1 and not row["usage_caveats"]:
             wrong.append(f"{row['user']}: none, truly {true:.1f}")
         elif shown is not None and abs(shown - true) > 0.01 * true + 1:
-            wrong.append(f"{row['user']}: {shown:.1f}, truly {true:.1f} ({row['usage_doubt']})")
+            wrong.append(f"{row['user']}: {shown:.1f}, truly {true:.1f} ({row['usage_caveats']})")
     consumed, metered = lives.metered
     for node, joules in consumed.items():
         if abs(joules - metered[node]) > 0.02 * metered[node] + 400:

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from batchjob_stats_server.app import ROUTERS
 from grafana.generate.__main__ import FOLDER, files
 from grafana.generate.dashboards.parts import (
-    DOUBTED,
+    CAVEATS_LIMITS,
     FAILED,
     LITTLE_COVERED,
     LITTLE_USED,
@@ -321,7 +321,7 @@ ALERTS = Path(__file__).parents[2] / "prometheus/rules"
         ("BatchjobMemoryNearLimit", f"> {NEAR_LIMIT.red}"),
         ("BatchjobLowCpu", f"< {LITTLE_USED.red}"),
         ("BatchjobCoverageLow", f"< {LITTLE_COVERED.red}"),
-        ("BatchjobUsageDoubtful", f"> {DOUBTED.red}"),
+        ("BatchjobUsageHasCaveats", f"> {CAVEATS_LIMITS.red}"),
         ("BatchjobTrackedWorkFails", f"> {FAILED.red}"),
         ("BatchjobPollerBehind", f"> {POLL_AGE.orange} +"),
     ],

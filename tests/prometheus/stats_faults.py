@@ -347,7 +347,7 @@ FAULTS = {
     "BatchjobBackupMissing": backups_are_gone,
     "BatchjobBackupOld": backups_are_not_made,
     "BatchjobCoverageLow": samples_are_missing,
-    "BatchjobUsageDoubtful": samples_are_missing,
+    "BatchjobUsageHasCaveats": samples_are_missing,
     "BatchjobNodeFailsJobs": jobs_fail_on_one_node,
     "BatchjobTrackedWorkFails": tracked_work_fails,
     "BatchjobServerDown": server_is_stopped,

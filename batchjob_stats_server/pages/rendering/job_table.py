@@ -35,7 +35,7 @@ LISTED_COLUMNS = (
     *LISTED_WAITING_COLUMNS, "elapsed_seconds", "suspended_seconds", "time_limit_seconds",
     "allocated_nodes", "resized_cpu_seconds", "peak_memory_bytes", "exit_code", "exit_signal",
     "exit_code_or_128_more", "usage_samples", "usage_nodes",
-    "doubt", "usage_until_time", "usage_doubt", "usage_gpu_utilization_ratio",
+    "caveats", "usage_until_time", "usage_caveats", "usage_gpu_utilization_ratio",
     "usage_gpu_sm_active_ratio", "usage_memory_limit_bytes",
     "energy_used_joules", "cpu_efficiency", "cpu_basis",
     "memory_efficiency", "memory_used_bytes", "memory_basis", "memory_short",

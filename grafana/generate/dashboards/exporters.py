@@ -3,7 +3,7 @@
 from batchjob.quantities.job import PROCESSES
 from grafana.generate.dashboards.parts import (
     ANY,
-    DOUBTED,
+    CAVEATS_LIMITS,
     EMPTY,
     ENERGY_DEVIATION,
     LITTLE_COVERED,
@@ -177,10 +177,10 @@ DASHBOARD = Dashboard(
         )._replace(width=8),
         figure(
             "With a caveat",
-            _part("doubtful_jobs", "measured_jobs"),
+            _part("jobs_with_caveats", "measured_jobs"),
             "percentunit",
             "Fraction of the jobs measured in the last six hours.",
-            DOUBTED,
+            CAVEATS_LIMITS,
         )._replace(width=8),
         Panel(
             "Time since the last successful poll",
@@ -223,7 +223,7 @@ DASHBOARD = Dashboard(
                     "measured",
                 ),
                 Promql(
-                    f"sum(rate(batchjob_stats_db_doubtful_jobs_total{{{C}}}[$__rate_interval]))",
+                    f"sum(rate(batchjob_stats_db_jobs_with_caveats_total{{{C}}}[$__rate_interval]))",
                     "with a caveat",
                 ),
             ),

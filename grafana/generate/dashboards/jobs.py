@@ -77,7 +77,7 @@ def _tables(whose: _Params, who: tuple[PanelColumn, ...]) -> tuple[Panel, ...]:
                 ),
             ),
             about="At most a thousand, newest first. Use is relative to the allocation. "
-            "Measurements are empty until a few minutes after the end of the job; a doubt "
+            "Measurements are empty until a few minutes after the end of the job; a caveat "
             "explains why a number may be too low.",
             kind="table",
             width=24,

@@ -7,8 +7,8 @@ VictoriaMetrics, Grafana.
 """
 
 from batchjob.judgements import (
+    CAVEATS_PART,
     COMPLETE_COVERAGE,
-    DOUBTED_PART,
     FAILED_PART,
     IDLE_CPU_PART,
     NOTABLE_LIMIT_PART,
@@ -65,7 +65,7 @@ USED = (
     PanelColumn("usage_memory_peak_bytes", "Memory peak", "bytes", "number"),
     PanelColumn("energy_used_joules", "Energy", "joule", "number"),
     PanelColumn("wait_seconds", "Waited", "s", "number"),
-    PanelColumn("usage_doubt", "Doubt"),
+    PanelColumn("usage_caveats", "Caveats"),
 )
 
 CLUSTER = Variable("cluster", "Cluster", ApiQuery("/clusters", (PanelColumn("name"),)), every=True)
@@ -81,7 +81,7 @@ NEAR_LIMIT = Thresholds(NOTABLE_LIMIT_PART, _SITE.near_limit)  # used part of a 
 LITTLE_USED = Thresholds(_SITE.advised_use, IDLE_CPU_PART, low=True)  # part of its allocation
 # Part of jobs' run time that has samples.
 LITTLE_COVERED = Thresholds(COMPLETE_COVERAGE, _SITE.enough_coverage, low=True)
-DOUBTED = Thresholds(*DOUBTED_PART)  # part of measured jobs with doubts
+CAVEATS_LIMITS = Thresholds(*CAVEATS_PART)  # part of measured jobs with caveats
 FAILED = Thresholds(*FAILED_PART)  # part of ended jobs that failed
 POLL_AGE = Thresholds(900, 3600)  # seconds since the last successful poll
 SLOW_SCRAPE = Thresholds(5, 10)  # seconds; Prometheus' default timeout is 10

@@ -64,7 +64,7 @@ def test_unknown_user_is_not_reported_as_another_user(tmp_path, capsys):
         (row,) = client.get("/api/v1/jobs").json()
         page = plain_text(client.get(f"/jobs/{run.jobid}").text)
     assert row["usage_user_cpu_seconds"] == pytest.approx(0.3)
-    assert (row["usage_doubt"], row["usage_dropped_series"]) == ("user unknown", 0)
+    assert (row["usage_caveats"], row["usage_dropped_series"]) == ("user unknown", 0)
     report = command_output(capsys, tmp_path, "job", "short")
     for output in (page, report):
         assert "the job ended before its user was seen" in output

@@ -237,7 +237,7 @@ def test_jobs_end_in_database_and_samples_as_time_passes(demo):
     data, engine, _, ran = demo
     job, usage_of = schema.job.c, schema.job_usage.c
     figures = sa.select(
-        job.jobid, job.end_time, usage_of.doubt, usage_of.user_cpu_seconds
+        job.jobid, job.end_time, usage_of.caveats, usage_of.user_cpu_seconds
     ).where(job.id == usage_of.job_id, job.jobid.in_(ran), job.cluster == CLUSTER)  # fmt: skip
     with engine.connect() as db:
         rows = db.execute(figures).all()
@@ -248,7 +248,7 @@ def test_jobs_end_in_database_and_samples_as_time_passes(demo):
         last = max(step.sample.at for step in replay.read())
         replay.close()
         assert NOW - 6 * HOUR < last <= (row.end_time or NOW)
-        assert row.doubt in (("",) if row.end_time else ("running",))
+        assert row.caveats in (("",) if row.end_time else ("running",))
         assert row.user_cpu_seconds > 0
 
 
@@ -329,7 +329,7 @@ def test_running_job_is_measured_without_gaps(get):
     running = get(f"/api/v1/jobs?cluster={CLUSTER}&state=RUNNING&limit=100").json()
     job, *_ = [row for row in running if row["allocated_gpus"]]
     report = get(f"/api/v1/jobs/{job['jobid']}/report").json()
-    assert report["basis"]["doubts"] == ["running"]
+    assert report["basis"]["caveats"] == ["running"]
     listed = job["usage_energy_joules"]
     assert report["energy"]["total_joules"] == pytest.approx(listed, rel=0.05)
 

@@ -11,7 +11,7 @@ from batchjob_stats_db.main import main
 NAMES = ("=cmd()", 'a "quoted", name', "Ünïcode\nline", "")
 USAGE = {
     "source": "prometheus", "measured_time": 1_700_000_400, "until_time": 1_700_000_070,
-    "samples": 3, "dropped_series": 0, "nodes": 1, "coverage": 1.0, "doubt": "",
+    "samples": 3, "dropped_series": 0, "nodes": 1, "coverage": 1.0, "caveats": "",
     "energy_host_active_joules": 1.5,
 }  # fmt: skip
 

@@ -225,15 +225,15 @@ def test_sum_without_a_steps_cpu_time_is_not_the_jobs(store, job, rows, step, ke
 
 
 @pytest.mark.parametrize(
-    ("cpu_seconds", "doubt"), [(7200.0, ""), (7300.0, ""), (147_587.0, MORE_CPU)]
+    ("cpu_seconds", "caveats"), [(7200.0, ""), (7300.0, ""), (147_587.0, MORE_CPU)]
 )
 def test_cpu_time_beyond_the_allocation_is_kept_with_a_caveat(
-    store, job, rows, now, cpu_seconds, doubt
+    store, job, rows, now, cpu_seconds, caveats
 ):
     fields = {"start_time": now - 3600, "end_time": now, "allocated_cpus": 2}
     store.write(batch(job(cpu_seconds=cpu_seconds, **fields)), "sacct")
     (row,) = rows(schema.job)
-    assert (row["cpu_seconds"], row["doubt"]) == (cpu_seconds, doubt)
+    assert (row["cpu_seconds"], row["caveats"]) == (cpu_seconds, caveats)
     assert rows(schema.quarantine) == []
 
 

@@ -19,6 +19,9 @@ def test_revisions_are_in_order():
     assert revisions() == sorted(revisions())
 
 
+_RENAMED = {"doubt": "caveats"}
+
+
 @pytest.mark.parametrize("released", revisions())
 def test_upgrade_keeps_data_of_every_revision(empty_url, released):
     """One row in every table of a released schema is kept by the upgrade."""
@@ -36,7 +39,8 @@ def test_upgrade_keeps_data_of_every_revision(empty_url, released):
             migrated_row = (
                 db.execute(sa.select(schema.metadata.tables[table.name])).mappings().one()
             )
-            assert {name: migrated_row[name] for name in _row(table)} == _row(table)
+            kept = {name: migrated_row[_RENAMED.get(name, name)] for name in _row(table)}
+            assert kept == _row(table)
     engine.dispose()
 
 

@@ -30,7 +30,7 @@ def test_columns_match_the_record_fields():
     parts = ("nodes", "steps", "reallocations")
     fields = [names.get(name, name) for name in JobRecord._fields if name not in parts]
     columns = [column.name for column in schema.job.columns]
-    assert columns == ["id", *fields, "update_time", "doubt", "usage_due_time"]
+    assert columns == ["id", *fields, "update_time", "caveats", "usage_due_time"]
     assert [c.name for c in schema.job_step.columns] == ["job_id", *StepRecord._fields]
     assert [c.name for c in schema.job_node.columns][1:6] == list(NodeShare._fields)
     changes = [c.name for c in schema.job_reallocation.columns]
@@ -174,12 +174,12 @@ def test_vanished_and_runaway_jobs(store, job, rows):
     live = {"state": JobState.RUNNING, "end_time": None}
     store.write(batch(job("1", **live), job("2", **live), job("3")), "s")
     store.write(batch(vanished=("1", "3"), runaway=("2",)), "s")
-    states = [(row["state"], row["doubt"]) for row in rows(schema.job)]
+    states = [(row["state"], row["caveats"]) for row in rows(schema.job)]
     assert states == [("VANISHED", ""), ("RUNNING", "runaway"), ("COMPLETED", "")]
     assert set(store.unfinished()) == {"2"}
     store.write(batch(job("1"), job("2")), "s")  # the scheduler reports their end after all
     assert [row["state"] for row in rows(schema.job)] == ["COMPLETED"] * 3
-    assert [row["doubt"] for row in rows(schema.job)] == ["", "", ""]
+    assert [row["caveats"] for row in rows(schema.job)] == ["", "", ""]
 
 
 def test_watermark_and_rows_are_written_in_one_transaction(store, job, rows, engine):
@@ -332,11 +332,11 @@ def test_growing_values_of_a_running_job_are_not_stored(store, job, rows):
     assert (row["elapsed_seconds"], row["cpu_seconds"], row["peak_memory_bytes"]) == (None,) * 3
 
 
-def test_job_that_ended_before_its_start_is_doubtful(store, job, rows, now):
+def test_job_that_ended_before_its_start_has_a_caveat(store, job, rows, now):
     store.write(batch(job(start_time=now - 10, end_time=now - 100)), "pbs_log")
-    assert rows(schema.job)[0]["doubt"] == "times"
+    assert rows(schema.job)[0]["caveats"] == "times"
     store.write(batch(job(start_time=now - 200, end_time=now - 100)), "pbs_log")
-    assert rows(schema.job)[0]["doubt"] == ""
+    assert rows(schema.job)[0]["caveats"] == ""
 
 
 def test_reason_of_waiting_is_gone_once_the_job_has_started(store, job, rows, now):

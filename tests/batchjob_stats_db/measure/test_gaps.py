@@ -83,7 +83,7 @@ def test_node_is_measured_while_the_job_has_it(history):
     job = job._replace(returned=returned, allocated=NodeNames(("n001", "n002", "n003")))
     (usage,) = measure(history, [job], STEP)
     assert usage.values["user_cpu_seconds"] == pytest.approx(BUSY_CPUS * (3590 + 2 * 1790))
-    assert (usage.nodes, usage.doubt) == (3, "")
+    assert (usage.nodes, usage.caveats) == (3, "")
     assert usage.coverage > 0.998
     ends = {
         line.device.node: max(point.time for point in line.series.points)
@@ -94,7 +94,7 @@ def test_node_is_measured_while_the_job_has_it(history):
 
 
 @pytest.mark.parametrize(
-    ("jobid", "fields", "until", "expected_coverage", "doubt"),
+    ("jobid", "fields", "until", "expected_coverage", "caveats"),
     [
         ("gap", {}, 3590, 1.0, "running, gaps in samples"),
         ("silent", {}, 2000, 1.0, "running, gaps in samples"),
@@ -111,13 +111,13 @@ def test_node_is_measured_while_the_job_has_it(history):
     ],
 )
 def test_counter_covers_the_time_up_to_its_last_sample(
-    history, jobid, fields, until, expected_coverage, doubt
+    history, jobid, fields, until, expected_coverage, caveats
 ):
     measured_job = job_to_measure(jobid, **fields)
     (usage,) = measure(history, [measured_job], STEP)
     assert usage.until_time == BEGIN + until
     assert usage.coverage == pytest.approx(expected_coverage, abs=0.01)
-    assert usage.doubt == doubt
+    assert usage.caveats == caveats
     assert cpu_efficiency(usage, measured_job) == pytest.approx(0.75, abs=0.01)
 
 
@@ -162,7 +162,7 @@ def test_second_run_has_none_of_what_lingers_of_the_first(open_store, jobid):
     assert usage.values["memory_peak_bytes"] == 4096
     assert 30 <= usage.samples <= 32
     assert usage.values["user_cpu_seconds"] == pytest.approx(BUSY_CPUS * 930, rel=0.02)
-    assert usage.doubt == "running"
+    assert usage.caveats == "running"
 
 
 RESIZED_AT, LAST = 610, 1790
@@ -209,7 +209,7 @@ def test_parts_of_a_resized_job_add_up_to_it(open_store):
         )  # fmt: skip
     assert first.values["user_cpu_seconds"] == pytest.approx(BUSY_CPUS * 2 * 590)
     assert second.values["user_cpu_seconds"] == pytest.approx(BUSY_CPUS * (LAST - 590))
-    assert (second.nodes, second.doubt) == (1, "running")
+    assert (second.nodes, second.caveats) == (1, "running")
     assert [point.mean for point in curve.points] == pytest.approx([BUSY_CPUS] * 10)
 
 

@@ -1,4 +1,4 @@
-"""The usage computed from a job's samples, and the reasons to doubt it."""
+"""The usage computed from a job's samples, and its caveats."""
 
 import pytest
 
@@ -59,13 +59,13 @@ def test_values_of_several_nodes_are_added():
     assert usage.values["system_cpu_seconds"] == 7
     assert (usage.values["memory_peak_bytes"], usage.values["memory_peak_node_bytes"]) == (40, 30)
     assert usage.emissions == {"rte": 3, "owid": 5}
-    assert (usage.nodes, usage.samples, usage.coverage, usage.doubt) == (2, 240, 1.0, "")
+    assert (usage.nodes, usage.samples, usage.coverage, usage.caveats) == (2, 240, 1.0, "")
 
 
 def test_unmeasured_values_are_absent():
     usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES), 30)
     assert usage.values == {}
-    assert compute_usage(JOB, {}, 30).doubt == "no samples"
+    assert compute_usage(JOB, {}, 30).caveats == "no samples"
 
 
 def test_samples_of_another_user_are_dropped_and_counted():
@@ -73,7 +73,7 @@ def test_samples_of_another_user_are_dropped_and_counted():
     by_uid = sample(Statistic.TOTAL, "cpu_seconds_total", 5.0, mode="user", user="1001")
     usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, other, by_uid), 30)
     assert usage.values["user_cpu_seconds"] == 5
-    assert (usage.dropped_series, usage.doubt) == (1, "user differs")
+    assert (usage.dropped_series, usage.caveats) == (1, "user differs")
 
 
 def test_series_without_a_user_are_used_only_as_a_fallback():
@@ -85,26 +85,26 @@ def test_series_without_a_user_are_used_only_as_a_fallback():
         JOB, by_statistic(*WHOLE_RUN_SAMPLES, sample_without_user(5.0, "short:10910")), 30
     )
     assert usage.values["user_cpu_seconds"] == 5
-    assert usage.doubt == "user unknown"
+    assert usage.caveats == "user unknown"
     instance = WHOLE_RUN_SAMPLES[0][1].labels["instance"]
     usage = compute_usage(
         JOB, by_statistic(*WHOLE_RUN_SAMPLES, sample_without_user(5.0, instance)), 30
     )
     assert "user_cpu_seconds" not in usage.values  # from its start, before the user was known
-    assert usage.doubt == ""
+    assert usage.caveats == ""
 
 
 def test_nan_is_dropped():
     bad = sample(Statistic.MEAN, "memory_current_bytes", float("nan"))
     usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, bad), 30)
-    assert (usage.values, usage.doubt) == ({}, "not a number")
+    assert (usage.values, usage.caveats) == ({}, "not a number")
 
 
 def test_coverage_of_a_node_without_an_end_counts_its_samples():
     half = sample(Statistic.COUNT, "cpu_seconds_total", 60, mode="user")
     usage = compute_usage(JOB, by_statistic(half), 30)
     assert usage.coverage == 0.5
-    assert usage.doubt == "nodes missing"
+    assert usage.caveats == "nodes missing"
     assert (
         compute_usage(JOB._replace(nodes=2), by_statistic(*WHOLE_RUN_SAMPLES), 30).coverage == 0.5
     )
@@ -144,7 +144,7 @@ def test_memory_peak_of_nodes_with_different_kernels():
     current = sample(Statistic.PEAK, "memory_current_bytes", 30, **SECOND_NODE)
     usage = compute_usage(JOB._replace(nodes=2), by_statistic(*ON_TWO_NODES, current), 30)
     assert (usage.values["memory_peak_bytes"], usage.values["memory_peak_node_bytes"]) == (40, 30)
-    assert "peak sampled" in usage.doubt
+    assert "peak sampled" in usage.caveats
 
 
 def test_memory_peak_of_one_node_is_not_used_for_the_job():
@@ -157,24 +157,24 @@ def test_peak_of_threads_is_the_kernels_where_it_counts_one():
     counted = sample(Statistic.PEAK, "threads_peak", 300, kind="counted")
     scraped = sample(Statistic.PEAK, "threads", 7)
     usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, counted, scraped), 30)
-    assert (usage.values["threads_peak"], usage.doubt) == (300, "")
+    assert (usage.values["threads_peak"], usage.caveats) == (300, "")
     seen = sample(Statistic.PEAK, "threads_peak", 20, kind="seen", **SECOND_NODE)
     usage = usage_on_two_nodes(counted, scraped, seen)
-    assert (usage.values["threads_peak"], usage.doubt) == (320, "threads sampled")
+    assert (usage.values["threads_peak"], usage.caveats) == (320, "threads sampled")
     assert "threads_peak" not in usage_on_two_nodes(counted).values
 
 
-def test_reasons_for_doubt():
+def test_caveats():
     cpu = sample(Statistic.TOTAL, "cpu_seconds_total", 20_000.0, mode="user")
     assert (
-        compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, cpu), 30).doubt
+        compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, cpu), 30).caveats
         == "more cpu than allocated"
     )
     current = sample(Statistic.PEAK, "memory_current_bytes", 12)
     usage = compute_usage(JOB, by_statistic(*WHOLE_RUN_SAMPLES, current), 30)
-    assert (usage.values["memory_peak_bytes"], usage.doubt) == (12, "peak sampled")
+    assert (usage.values["memory_peak_bytes"], usage.caveats) == (12, "peak sampled")
     running_job = JOB._replace(end=None, window=JOB.window._replace(until=JOB.start + 3600))
-    assert compute_usage(running_job, by_statistic(WHOLE_RUN_SAMPLES[0]), 30).doubt == "running"
+    assert compute_usage(running_job, by_statistic(WHOLE_RUN_SAMPLES[0]), 30).caveats == "running"
 
 
 ENERGY = "energy_joules_total"
@@ -190,24 +190,24 @@ def test_value_missing_on_a_node_is_unknown_for_the_job():
     one = sample(Statistic.TOTAL, "process_io_read_bytes_total", 10)
     usage = usage_on_two_nodes(one)
     assert "process_io_read_bytes" not in usage.values
-    assert usage.doubt == "values of some nodes missing"
+    assert usage.caveats == "values of some nodes missing"
     both = sample(Statistic.TOTAL, "process_io_read_bytes_total", 30, **SECOND_NODE)
     usage = usage_on_two_nodes(one, both)
-    assert (usage.values["process_io_read_bytes"], usage.doubt) == (40, "")
+    assert (usage.values["process_io_read_bytes"], usage.caveats) == (40, "")
 
 
 def test_node_without_disk_io_is_not_a_missing_value():
     usage = usage_on_two_nodes(sample(Statistic.TOTAL, "io_read_bytes_total", 10, device="sda"))
-    assert (usage.values["io_read_bytes"], usage.doubt) == (10, "")
+    assert (usage.values["io_read_bytes"], usage.caveats) == (10, "")
 
 
 def test_energy_of_only_some_nodes_is_kept_and_marked():
     one = sample(Statistic.TOTAL, ENERGY, 500.0, **HOST)
     usage = usage_on_two_nodes(one)
     assert usage.values["energy_host_active_joules"] == 500
-    assert usage.doubt == "energy of some nodes missing"
+    assert usage.caveats == "energy of some nodes missing"
     usage = usage_on_two_nodes(one, sample(Statistic.TOTAL, ENERGY, 700.0, **HOST, **SECOND_NODE))
-    assert (usage.values["energy_host_active_joules"], usage.doubt) == (1200, "")
+    assert (usage.values["energy_host_active_joules"], usage.caveats) == (1200, "")
 
 
 def test_gpu_energy_is_expected_only_of_nodes_with_gpus():
@@ -216,11 +216,13 @@ def test_gpu_energy_is_expected_only_of_nodes_with_gpus():
     used = sample(Statistic.MEAN, "gpu_utilization_ratio", 1.0, **gpu)
     counted = sample(Statistic.COUNT, "gpu_utilization_ratio", 120, **gpu)
     usage = usage_on_two_nodes(energy, used, counted)
-    assert (usage.values["energy_gpu_active_joules"], usage.doubt) == (90, "")
+    assert (usage.values["energy_gpu_active_joules"], usage.caveats) == (90, "")
     other = sample(
         Statistic.MEAN, "gpu_utilization_ratio", 1.0, gpu="0", uuid="GPU-b", **SECOND_NODE
     )
-    assert "energy of some nodes missing" in usage_on_two_nodes(energy, used, counted, other).doubt
+    assert (
+        "energy of some nodes missing" in usage_on_two_nodes(energy, used, counted, other).caveats
+    )
 
 
 def test_node_name_of_an_instance():
@@ -260,7 +262,7 @@ def test_measurements_are_written_to_the_database(store, job, rows, now, history
     assert (long["user_cpu_seconds"], long["system_cpu_seconds"]) == (129, 129)
     assert (long["samples"], long["coverage"], long["source"]) == (120, 1.0, "prometheus")
     assert by_id[ids["short"]]["user_cpu_seconds"] == 2
-    assert by_id[ids["gone"]]["doubt"] == "no samples"
+    assert by_id[ids["gone"]]["caveats"] == "no samples"
     assert by_id[ids["gone"]]["user_cpu_seconds"] is None
     assert [gpu["uuid"] for gpu in rows(schema.job_gpu)] == ["GPU-a"]
     assert [(each["provider"], each["grams"]) for each in rows(schema.job_emissions)] == [
@@ -341,4 +343,4 @@ def test_series_of_a_node_cost_a_bounded_number_of_rows(statistic, metric, label
     assert dict(usage.emissions) == ({"good": 0.25} if label == "provider" else {})
     assert usage.refused.count("parts") == number
     assert usage.refused.count("text") == 1
-    assert "not a number" in usage.doubt
+    assert "not a number" in usage.caveats

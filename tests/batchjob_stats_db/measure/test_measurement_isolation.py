@@ -51,9 +51,9 @@ def due_times(rows):
     return {row["jobid"]: row["usage_due_time"] for row in rows(schema.job)}
 
 
-def doubts_by_jobid(rows):
+def caveats_by_jobid(rows):
     jobids = {row["id"]: row["jobid"] for row in rows(schema.job)}
-    return {jobids[row["job_id"]]: row["doubt"] for row in rows(schema.job_usage)}
+    return {jobids[row["job_id"]]: row["caveats"] for row in rows(schema.job_usage)}
 
 
 def test_job_that_is_too_large_is_postponed(limited_store, store, job, rows, now):
@@ -64,7 +64,7 @@ def test_job_that_is_too_large_is_postponed(limited_store, store, job, rows, now
     assert {one.jobid for one in usages} == set(SMALL_JOBIDS)
     assert [one.jobid for one in failed] == ["huge"]
     assert re.search("too many samples|more than .* samples", str(*failed.values()))
-    assert doubts_by_jobid(rows)["huge"] == "not answered"
+    assert caveats_by_jobid(rows)["huge"] == "not answered"
     assert due_times(rows)["huge"] == now + 3400  # as long as the time since its end
     usages, failed = measure_due(store, history, POLICY, 30, now + 3400)
     assert "huge" in {one.jobid for one in failed}
@@ -79,7 +79,7 @@ def test_postponed_job_is_measured_once_the_store_allows_it(limited_store, store
     with prometheus(HUGE_LINES) as url:
         _, failed = measure_due(store, Prometheus(Endpoint(url)), POLICY, 30, now + 3400)
     assert not failed
-    assert "not answered" not in doubts_by_jobid(rows)["huge"]
+    assert "not answered" not in caveats_by_jobid(rows)["huge"]
 
 
 def test_earlier_measurement_of_a_failing_job_is_kept(limited_store, store, job, rows, now):
@@ -91,7 +91,7 @@ def test_earlier_measurement_of_a_failing_job_is_kept(limited_store, store, job,
     measure_due(store, Prometheus(Endpoint(limited_store)), POLICY, 30, now + 60000)
     (usage,) = rows(schema.job_usage)
     assert usage["user_cpu_seconds"] == 20 * 1499
-    assert usage["doubt"].endswith("not answered")
+    assert usage["caveats"].endswith("not answered")
 
 
 REMOTE_READ_CONFIG = "remote_read: [{url: 'http://127.0.0.1:1/read', read_recent: true}]"

@@ -335,7 +335,7 @@ def test_energy_that_rows_call_unknown_is_in_no_sum(store, job, engine, roll_up_
     jobs[3] = jobs[3]._replace(energy_joules=500)
     store.write(Batch(tuple(jobs), (), "", 0), "s")
     write_energy(engine, 1, 70.0, nodes=2)
-    write_energy(engine, 2, 30.0, nodes=2, doubt=ENERGY_MISSING)
+    write_energy(engine, 2, 30.0, nodes=2, caveats=ENERGY_MISSING)
     write_energy(engine, 3, 30.0, nodes=1)
     write_energy(engine, 4, 30.0, nodes=2, coverage=0.5)  # accounting has that of the nodes
     (row,) = roll_up_due().values()

@@ -51,7 +51,7 @@ def test_failure_counters_start_at_zero(metrics, job):
 
 def test_counters_of_a_cluster_start_at_zero(metrics):
     metrics.begin("c", ["sacct"])
-    for name in ("history_errors_total", "doubtful_jobs_total", "vanished_jobs_total"):
+    for name in ("history_errors_total", "jobs_with_caveats_total", "vanished_jobs_total"):
         assert metric_value(metrics, name, cluster="c") == 0
     failed = {"cluster": "c", "source": "sacct", "result": "error"}
     assert metric_value(metrics, "polls_total", **failed) == 0
@@ -84,35 +84,35 @@ def job_to_measure(start, end):
     return JobToMeasure(1, "c", "1", "alice", 1001, start, end, 1, 4, span, False)
 
 
-def test_coverage_and_doubtful_jobs_are_counted(metrics):
+def test_coverage_and_jobs_with_caveats_are_counted(metrics):
     good = MeasuredUsage(1, 10, 0, 1, 1.0, 0, "", {}, (), {})
     usages = {
         job_to_measure(NOW - 1000, NOW - 100): good,
         job_to_measure(NOW - 100, None): good,
-        job_to_measure(NOW - 500, NOW - 400): good._replace(coverage=0.0, doubt="no samples"),
-        job_to_measure(NOW - 90000, NOW - 89000): good._replace(coverage=0.0, doubt="no samples"),
+        job_to_measure(NOW - 500, NOW - 400): good._replace(coverage=0.0, caveats="no samples"),
+        job_to_measure(NOW - 90000, NOW - 89000): good._replace(coverage=0.0, caveats="no samples"),
         job_to_measure(NOW - 50, NOW - 40)._replace(tool="blast"): good._replace(
-            doubt="no samples"
+            caveats="no samples"
         ),
     }
     count_measured(metrics, "c", usages, NOW)
     assert metric_value(metrics, "measured_jobs_total", cluster="c") == 3
-    assert metric_value(metrics, "doubtful_jobs_total", cluster="c") == 1
+    assert metric_value(metrics, "jobs_with_caveats_total", cluster="c") == 1
     assert metric_value(metrics, "measured_job_seconds_total", cluster="c") == 900 + 100 + 100
     assert metric_value(metrics, "covered_job_seconds_total", cluster="c") == 1000
 
 
-def test_expected_doubts_are_not_counted(metrics):
+def test_expected_caveats_are_not_counted(metrics):
     good = MeasuredUsage(1, 10, 0, 1, 1.0, 0, "", {}, (), {})
     usages = {
-        job_to_measure(NOW - 100, None): good._replace(doubt="running"),
-        job_to_measure(NOW - 200, NOW - 100): good._replace(doubt="peak sampled"),
-        job_to_measure(NOW - 300, None): good._replace(doubt="running, peak sampled"),
-        job_to_measure(NOW - 400, None): good._replace(doubt="running, nodes missing"),
+        job_to_measure(NOW - 100, None): good._replace(caveats="running"),
+        job_to_measure(NOW - 200, NOW - 100): good._replace(caveats="peak sampled"),
+        job_to_measure(NOW - 300, None): good._replace(caveats="running, peak sampled"),
+        job_to_measure(NOW - 400, None): good._replace(caveats="running, nodes missing"),
     }
     count_measured(metrics, "c", usages, NOW)
     assert metric_value(metrics, "measured_jobs_total", cluster="c") == 4
-    assert metric_value(metrics, "doubtful_jobs_total", cluster="c") == 1
+    assert metric_value(metrics, "jobs_with_caveats_total", cluster="c") == 1
 
 
 def test_end_of_a_job_is_reported_once(store, job):

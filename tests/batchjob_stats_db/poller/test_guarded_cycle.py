@@ -102,7 +102,7 @@ def test_node_that_was_not_allocated_changes_no_figure(engine, rows):
     jobids = {row["id"]: row["jobid"] for row in rows(schema.job)}
     (usage,) = [row for row in rows(schema.job_usage) if jobids[row["job_id"]] == BAD_JOB]
     assert (usage["memory_peak_bytes"], usage["nodes"]) == (None, 1)
-    assert "other nodes" in usage["doubt"]
+    assert "other nodes" in usage["caveats"]
 
 
 @pytest.mark.parametrize("step", ["_measure", "_roll_up", "delete_expired", "_poll_source"])

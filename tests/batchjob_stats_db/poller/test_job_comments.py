@@ -50,7 +50,7 @@ def add_job(store, job, now, rows):
             db.execute(sa.insert(schema.job_usage).values(
                 job_id=number, source="prometheus", measured_time=now - 60 + number, samples=9,
                 until_time=now - 600, dropped_series=0, nodes=len(nodes), coverage=coverage,
-                doubt="", user_cpu_seconds=1.0, system_cpu_seconds=1.0,
+                caveats="", user_cpu_seconds=1.0, system_cpu_seconds=1.0,
             ))  # fmt: skip
             for name, cpus, seconds in nodes:
                 db.execute(sa.insert(schema.job_node_usage).values(

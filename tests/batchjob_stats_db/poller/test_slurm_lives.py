@@ -149,7 +149,7 @@ def add_run(site, jobid, life, submit, start, requeued=None):
 JOB_COLUMNS = (
     "state", "start_time", "end_time", "elapsed_seconds", "suspended_seconds", "exit_code",
     "exit_signal", "derived_exit_code", "cancelled_by", "allocated_cpus", "cpu_seconds",
-    "peak_memory_bytes", "cpu_at_least", "doubt",
+    "peak_memory_bytes", "cpu_at_least", "caveats",
 )  # fmt: skip
 STEP_COLUMNS = (
     "state", "start_time", "end_time", "exit_code", "cpu_seconds", "memory_bytes",

@@ -479,10 +479,10 @@ def test_runaway_job_is_marked_until_its_end_is_known(site, rows):
     (job,) = site.add_jobs(end=HOUR, ended_at=4 * HOUR)
     site.add_jobs(3, end=20 * HOUR)
     site.run_for(2 * HOUR, step=5 * MINUTE)
-    assert [row["doubt"] for row in rows(schema.job)] == ["runaway", "", "", ""]
+    assert [row["caveats"] for row in rows(schema.job)] == ["runaway", "", "", ""]
     site.run_for(3 * HOUR, step=5 * MINUTE)
     row = next(row for row in rows(schema.job) if row["jobid"] == str(job.jobid))
-    assert (row["state"], row["doubt"], row["end_time"]) == ("COMPLETED", "", job.end)
+    assert (row["state"], row["caveats"], row["end_time"]) == ("COMPLETED", "", job.end)
 
 
 def test_idle_cluster_takes_two_calls_per_cycle(site):

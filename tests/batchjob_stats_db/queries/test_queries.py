@@ -225,7 +225,7 @@ def test_sums_by_user_account_day_and_cluster_agree(engine, store, job, rows, si
         {
             "job_id": row["id"], "source": "prometheus", "until_time": row["end_time"],
             "measured_time": row["end_time"], "samples": 1, "dropped_series": 0, "nodes": 1,
-            "coverage": 1.0, "doubt": "", "energy_host_active_joules": 3.6e6,
+            "coverage": 1.0, "caveats": "", "energy_host_active_joules": 3.6e6,
         }
         for row in jobs
     ]  # fmt: skip

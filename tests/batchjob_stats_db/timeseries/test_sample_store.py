@@ -134,7 +134,7 @@ def test_usage_measured_from_sample_files(tmp_path):
     write_file(tmp_path, T + 5, [*samples, {**samples[-1], END: T + 100.0}])
     job = JobToMeasure(1, "c1", "1", "alice", 1001, T, T + 100, 1, 2, WINDOW)
     (usage,) = measure(SampleHistory(tmp_path), [job], 5.0)
-    assert usage.doubt == ""
+    assert usage.caveats == ""
     assert (usage.samples, usage.nodes, usage.coverage) == (21, 1, 1.0)
     values = usage.values
     assert values["user_cpu_seconds"] == 190

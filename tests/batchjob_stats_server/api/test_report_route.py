@@ -103,7 +103,7 @@ def test_summary_of_jobstats_is_there_once_each_node_was_measured_to_the_end(ser
         nodes = db.scalar(sa.select(schema.job.c.allocated_nodes).where(which))
         db.execute(sa.insert(schema.job_usage).values(
             job_id=number, source="prometheus", measured_time=NOW, until_time=NOW, samples=9,
-            dropped_series=0, nodes=nodes, coverage=1.0, doubt="",
+            dropped_series=0, nodes=nodes, coverage=1.0, caveats="",
         ))  # fmt: skip
         for node in range(nodes):
             db.execute(sa.insert(schema.job_node_usage).values(

@@ -353,7 +353,7 @@ def _observe(rng: random.Random, runs: Sequence[TrueJob]) -> _Draft:
     coverage = rng.uniform(0.2, 0.99) if fault == "part" else 1.0
     gpus = _gpu_rows(rng, seen, coverage)
     row = _row(seen, state, coverage, gpus)
-    row["usage_doubt"] = {"gaps": GAPS, "sampled": PEAK_SAMPLED}.get(fault, "")
+    row["usage_caveats"] = {"gaps": GAPS, "sampled": PEAK_SAMPLED}.get(fault, "")
     if fault == "sampled":
         lower = rng.uniform(0.3, 1)
         for key in ("usage_memory_peak_bytes", "usage_memory_peak_node_bytes"):

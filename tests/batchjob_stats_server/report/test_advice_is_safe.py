@@ -77,7 +77,7 @@ def jobs(draw, gpus=0):
         "usage_memory_peak_bytes": int(sum(peaks) * seen),
         "usage_memory_peak_node_bytes": int(max(peaks) * seen),
     }
-    known |= draw(doubtful_usage(known, gaps))
+    known |= draw(usage_with_caveats(known, gaps))
     known |= draw(measured_gpus(truth, whole and not gaps))
     known["nodes"] = draw(measured_nodes(truth["shares"], whole))
     if stage == "accounted":
@@ -88,11 +88,11 @@ def jobs(draw, gpus=0):
 
 
 @st.composite
-def doubtful_usage(draw, known, gaps):
-    """Usage marked as doubtful, which may be too low."""
+def usage_with_caveats(draw, known, gaps):
+    """Usage with caveats, which may be too low."""
     sampled, odd = draw(st.sampled_from([(False, False)] * 2 + [(True, False), (False, True)]))
-    doubts = {GAPS: gaps, PEAK_SAMPLED: sampled, NOT_A_NUMBER: odd}
-    found = {"usage_doubt": ", ".join(doubt for doubt, there in doubts.items() if there)}
+    caveats = {GAPS: gaps, PEAK_SAMPLED: sampled, NOT_A_NUMBER: odd}
+    found = {"usage_caveats": ", ".join(caveat for caveat, there in caveats.items() if there)}
     for name in ("usage_memory_peak_bytes", "usage_memory_peak_node_bytes"):
         found[name] = draw(st.integers(0, known[name])) if sampled or odd else known[name]
     part = draw(st.floats(0, 1)) if odd else 1

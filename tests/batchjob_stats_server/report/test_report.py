@@ -118,15 +118,15 @@ def test_accounting_is_used_without_measurements():
     assert found.basis.source == "accounting"
 
 
-def test_doubts_are_explained():
-    text = " ".join(written.as_text(report_of(usage_doubt="nodes missing, user differs")).split())
+def test_caveats_are_explained():
+    text = " ".join(written.as_text(report_of(usage_caveats="nodes missing, user differs")).split())
     assert "more than 5 % of the job's time on its nodes was not measured" in text
     assert "energy may be too low; series of another user with this job id are left out" in text
     assert "nodes missing" not in text
 
 
 def test_missing_measurements_are_mentioned_once():
-    given = {**UNMEASURED, "usage_doubt": "no samples"}
+    given = {**UNMEASURED, "usage_caveats": "no samples"}
     text = " ".join(written.as_text(report_of(**given, cpu_seconds=28_800.0)).split())
     assert "none; what the scheduler or `batchjob run` recorded is used instead" in text
     assert "Caveats" not in text
@@ -134,7 +134,7 @@ def test_missing_measurements_are_mentioned_once():
 
 def test_measurement_of_running_job_is_a_caveat_only_after_its_end():
     told = "measured while the job ran, not up to its end"
-    ended = {"usage_doubt": "running"}
+    ended = {"usage_caveats": "running"}
     running = {**ended, "state": "RUNNING", "end_time": None}
     assert told in " ".join(written.as_text(report_of(**ended)).split())
     assert told not in " ".join(written.as_text(report_of(**running)).split())
@@ -164,7 +164,7 @@ def test_unknown_efficiency_has_a_reason():
 
 
 def test_impossible_cpu_time_gives_no_efficiency():
-    cpu = report_of(usage_doubt="more cpu than allocated").efficiency[0]
+    cpu = report_of(usage_caveats="more cpu than allocated").efficiency[0]
     assert (cpu.ratio, cpu.missing) == (None, "more CPU time than the CPUs can provide")
 
 

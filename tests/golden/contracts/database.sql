@@ -264,7 +264,7 @@ CREATE TABLE job (
 	peak_memory_bytes BIGINT, 
 	energy_joules BIGINT, 
 	update_time BIGINT NOT NULL, 
-	doubt TEXT DEFAULT '' NOT NULL, 
+	caveats TEXT DEFAULT '' NOT NULL, 
 	usage_due_time BIGINT, 
 	CONSTRAINT pk_job PRIMARY KEY (id), 
 	CONSTRAINT uq_job_cluster_jobid_submit_time_run UNIQUE (cluster, jobid, submit_time, run)
@@ -392,7 +392,7 @@ CREATE TABLE job_usage (
 	dropped_series BIGINT NOT NULL, 
 	nodes BIGINT NOT NULL, 
 	coverage FLOAT NOT NULL, 
-	doubt TEXT DEFAULT '' NOT NULL, 
+	caveats TEXT DEFAULT '' NOT NULL, 
 	user_cpu_seconds FLOAT, 
 	system_cpu_seconds FLOAT, 
 	throttled_seconds FLOAT, 
