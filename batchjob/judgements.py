@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import duration, number, ratio
+from batchjob.runtime.values import duration, ratio
 from batchjob.schedulers.states import JobState
 
 FAILED_STATES = (
@@ -135,7 +135,7 @@ class SiteThresholds:
     enough_coverage: float = option(0.8,
         "Measurements that cover less than this part of a job or node are incomplete.", parse=ratio)
     gpu_weight: float = option(32.0,
-        "Number of CPUs that a GPU is worth where waste of both is added up.", parse=number)
+        "Number of CPUs that a GPU is worth where waste of both is added up.")
     # fmt: on
 
 

@@ -96,12 +96,9 @@ def _several(text_of_help: str, parse: Callable[[Any], Any] = text, **more: Any)
 
 
 @dataclass(frozen=True)
-class ServerWebOptions:
-    """Address, TLS, threads and time-outs of the web server."""
+class TlsOptions:
+    """How pages and API are reached from elsewhere."""
 
-    listen_address: ListenAddress = option(
-        ListenAddress("127.0.0.1", 10912), "Address to listen on.", parse=address
-    )
     tls_cert_file: str = option(
         "", "Certificate chain (PEM); when set, only TLS connections are accepted."
     )
@@ -110,6 +107,15 @@ class ServerWebOptions:
         "Accepted host name or address in requests (Host header); default: all, or on loopback "
         "only the server's own.",
         metavar="NAME",
+    )
+
+
+@dataclass(frozen=True)
+class ServerWebOptions(TlsOptions):
+    """Address, TLS, threads and time-outs of the web server."""
+
+    listen_address: ListenAddress = option(
+        ListenAddress("127.0.0.1", 10912), "Address to listen on.", parse=address
     )
     frame_ancestors: tuple[str, ...] = _several(
         "Origin whose pages may embed pages of this server in a frame, such as "
@@ -138,7 +144,21 @@ class ServerWebOptions:
 
 
 @dataclass(frozen=True)
-class AuthOptions:
+class CertificateOptions:
+    """Whose client certificates are believed."""
+
+    client_ca_file: str = option(
+        "",
+        "CA certificate (PEM) for client certificates; the subject gives the user "
+        "(CN) and the role (OU admin or viewer).",
+    )
+    client_crl_file: str = option(
+        "", "Certificate revocation list of that CA (PEM); read again when it changes."
+    )
+
+
+@dataclass(frozen=True)
+class AuthOptions(CertificateOptions):
     """How callers are authenticated, and who may see more than their own jobs."""
 
     trusted_peer: tuple[Network, ...] = _several(
@@ -156,14 +176,6 @@ class AuthOptions:
         "Cluster on which the name from a trusted peer or the OpenID provider is a login name; "
         "default: all clusters.",
         metavar="NAME",
-    )
-    client_ca_file: str = option(
-        "",
-        "CA certificate (PEM) for client certificates; the subject gives the user "
-        "(CN) and the role (OU admin or viewer).",
-    )
-    client_crl_file: str = option(
-        "", "Certificate revocation list of that CA (PEM); read again when it changes."
     )
     viewer: tuple[str, ...] = _several(
         "User named by a trusted peer or the OpenID provider who may see all jobs."
@@ -219,7 +231,7 @@ class OidcOptions:
     )
     name: str = option("the site's log-in", "Name of the provider on the log-in page.")
     scope: tuple[str, ...] = option(
-        ("openid", "profile"), "Scope to request.", parse=text, repeat=True, metavar="NAME"
+        ("openid", "profile"), "Scope to request.", repeat=True, metavar="NAME"
     )
     user_claim: str = option(
         "preferred_username", "Claim that contains the login name.", metavar="NAME"
@@ -237,13 +249,11 @@ class LimitOptions:
         20.0,
         "Maximum rate of requests per user, per second, in bursts of ten times as many; 0: no"
         " limit.",
-        parse=number,
     )
     peer_rate: float = option(
         50.0,
         "Maximum rate of requests per address, per second, in bursts of ten times as many; trusted"
         " peers are exempt; 0: no limit.",
-        parse=number,
     )
     connections: int = option(
         1000,
@@ -299,13 +309,11 @@ class ReportOptions:
         "",
         "Address of a user, for the e-mails that the admin page prepares; {user} in it is replaced"
         " by the login, such as {user}@example.org.",
-        parse=text,
     )
     mail_file: str = option(
         "",
         "Template of these e-mails; the first line is the subject; {user}, {cluster}, {days},"
         " {cpu_hours}, {gpu_hours}, {cpu_percent}, {gpu_percent} and {url} are replaced.",
-        parse=text,
     )
 
 
@@ -314,7 +322,7 @@ class SamplesOptions:
     """Sample files, which `batchjob up` records."""
 
     directory: str = option(
-        "", "Directory of sample files; used for measurements when tsdb.url is not set.", parse=text
+        "", "Directory of sample files; used for measurements when tsdb.url is not set."
     )
     streams: int = option(
         32,

@@ -24,7 +24,6 @@ from batchjob.local_runs.record import (
 from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import option
 from batchjob.runtime.user_files import ForeignFileError
-from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
@@ -54,7 +53,7 @@ _OVERLAP_SECONDS = 5  # file system timestamps are coarse
 class LocalRunsOptions:
     """Local runs."""
 
-    path: str = option("", "Directory of the run records, <data>/runs.", parse=text)
+    path: str = option("", "Directory of the run records, <data>/runs.")
 
 
 class Runs:

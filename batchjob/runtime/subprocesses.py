@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from batchjob.runtime.json_reader import first_json_value
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import duration, text
+from batchjob.runtime.values import duration
 
 
 class SchedulerError(Exception):
@@ -151,9 +151,7 @@ class CommandOptions:
     """How a scheduler's commands are called."""
 
     ssh: str = option(
-        "",
-        "Run the command on this host over ssh, as [user@]host with key authentication.",
-        parse=text,
+        "", "Run the command on this host over ssh, as [user@]host with key authentication."
     )
     timeout: float = option(120.0, "Maximum duration of a command.", parse=duration)
 

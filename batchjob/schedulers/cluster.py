@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError, call
-from batchjob.runtime.values import duration, one_of, service_url, text
+from batchjob.runtime.values import duration, one_of, service_url
 from batchjob.schedulers.registry import CLUSTERS
 from batchjob.schedulers.states import JobState
 from batchjob.secret_files import secret_file
@@ -183,11 +183,11 @@ class ClusterOptions(CommandOptions):
     slurmrestd_url: str = option("",
         "URL of slurmrestd, to use instead of Slurm's commands: http://host:port, "
         "https://host:port or unix:/path.", parse=_url)
-    slurmrestd_user: str = option("", "User that the token belongs to.", parse=text)
+    slurmrestd_user: str = option("", "User that the token belongs to.")
     slurmrestd_token_file: str = option("",
         "File with the JSON Web Token (`scontrol token`); read for each request.",
         parse=secret_file)
-    slurmrestd_ca_file: str = option("", "CA certificates (PEM) to trust, for https.", parse=text)
+    slurmrestd_ca_file: str = option("", "CA certificates (PEM) to trust, for https.")
     slurm_metrics_url: str = option("",
         "URL of slurmctld's own metrics (Slurm 25.11 and later), such as "
         "http://slurmctl:6817/metrics, to expose them too under Slurm's names. "

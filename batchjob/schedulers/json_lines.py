@@ -7,7 +7,6 @@ from typing import Any
 
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import RowError, quarantined_row, row_problem
 from batchjob.schedulers.json_record import decode
@@ -23,9 +22,7 @@ class JsonLinesOptions:
     """JSON lines."""
 
     path: str = option(
-        "",
-        "A file, or a directory of *.jsonl files whose names sort in the order of writing.",
-        parse=text,
+        "", "A file, or a directory of *.jsonl files whose names sort in the order of writing."
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions
-from batchjob.runtime.values import boolean, duration
+from batchjob.runtime.values import duration
 from batchjob.schedulers.accounting import (
     Batch,
     UnfinishedJob,
@@ -32,7 +32,7 @@ class SnapshotOptions(CommandOptions):
 
     history: float = option(0.0, "How long the scheduler remembers ended jobs.", parse=duration)
     trust_missing: bool = option(
-        False, "Accept an answer in which most unfinished jobs are missing.", parse=boolean
+        False, "Accept an answer in which most unfinished jobs are missing."
     )
 
 

@@ -76,7 +76,7 @@ complete -c batchjob -n '_shtab_batchjob_using up' -l web.tls-cert-file -xka "(_
 complete -c batchjob -n '_shtab_batchjob_using up' -l web.tls-key-file -xka "(__fish_complete_path (commandline -ct))" -d 'Key of the certificate (PEM). (default: none)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l web.allowed-host -x -d 'Accepted host name or address in requests (Host header); default: all, or on loopback only the server'"'"'s own.'
 complete -c batchjob -n '_shtab_batchjob_using up' -l auth.client-ca-file -xka "(__fish_complete_path (commandline -ct))" -d 'CA certificate (PEM) for client certificates; the subject gives the user (CN) and the role (OU admin or viewer). (default: none)'
-complete -c batchjob -n '_shtab_batchjob_using up' -l auth.client-crl-file -xka "(__fish_complete_path (commandline -ct))" -d 'Certificate revocation list of that CA (PEM). (default: none)'
+complete -c batchjob -n '_shtab_batchjob_using up' -l auth.client-crl-file -xka "(__fish_complete_path (commandline -ct))" -d 'Certificate revocation list of that CA (PEM); read again when it changes. (default: none)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l samples.interval -x -d 'Interval between samples of a job. (default: 5s)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l samples.keep -x -d 'How long samples of a finished job are kept; 0: forever. (default: 30d)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l samples.most -x -d 'Maximum disk space of samples; the oldest are deleted first; 0: no limit. (default: 1073741824)'

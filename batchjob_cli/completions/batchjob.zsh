@@ -377,7 +377,7 @@ _shtab_batchjob_up_options=(
   "--web.tls-key-file[Key of the certificate (PEM). (default\: none)]:FILE:_files"
   "*--web.allowed-host[Accepted host name or address in requests (Host header)\; default\: all, or on loopback only the server\'s own.]:NAME:"
   "--auth.client-ca-file[CA certificate (PEM) for client certificates\; the subject gives the user (CN) and the role (OU admin or viewer). (default\: none)]:FILE:_files"
-  "--auth.client-crl-file[Certificate revocation list of that CA (PEM). (default\: none)]:FILE:_files"
+  "--auth.client-crl-file[Certificate revocation list of that CA (PEM)\; read again when it changes. (default\: none)]:FILE:_files"
   "--samples.interval[Interval between samples of a job. (default\: 5s)]:DURATION:"
   "--samples.keep[How long samples of a finished job are kept\; 0\: forever. (default\: 30d)]:DURATION:"
   "--samples.most[Maximum disk space of samples\; the oldest are deleted first\; 0\: no limit. (default\: 1073741824)]:SIZE:"

@@ -29,21 +29,8 @@ from typing import Any, NamedTuple
 
 from batchjob.local_runs.record import Run, current_process, new_run
 from batchjob.runtime.formatting import size as format_size
-from batchjob.runtime.settings import (
-    SettingsError,
-    build_section,
-    load_file,
-    option,
-    options_of,
-)
-from batchjob.runtime.values import (
-    duration,
-    format_cpu_list,
-    integer,
-    one_of,
-    size,
-    with_metavar,
-)
+from batchjob.runtime.settings import SettingsError, build_section, load_file, option, options_of
+from batchjob.runtime.values import duration, format_cpu_list, one_of, size, with_metavar
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run.limits import RunLimits, count_of
 from batchjob_cli.run.queue import PersonLimits
@@ -93,9 +80,7 @@ class RunDefaults:
         None, "Maximum time limit; also the default of runs without one.", parse=duration
     )
     max_runs: int = option(
-        0,
-        "Maximum number of simultaneous runs per user; others wait; 0: no limit.",
-        parse=integer,
+        0, "Maximum number of simultaneous runs per user; others wait; 0: no limit."
     )
 
 

@@ -16,17 +16,9 @@ from batchjob.runtime.settings import (
     option,
     parse_flags,
 )
-from batchjob.runtime.values import (
-    ListenAddress,
-    address,
-    boolean,
-    duration,
-    http_url,
-    one_of,
-    text,
-    with_metavar,
-)
+from batchjob.runtime.values import ListenAddress, address, duration, http_url, one_of, with_metavar
 from batchjob_stats_db.samples import recorder
+from batchjob_stats_server.options import CertificateOptions, TlsOptions
 
 
 @with_metavar("HOST:PORT")
@@ -52,13 +44,10 @@ class UpOptions:
     data: str = option(
         "",
         f"Data directory; default: ${data.VARIABLE} or ~/.local/state/batchjob.",
-        parse=text,
         metavar="DIRECTORY",
     )
     demo: bool = option(
-        False,
-        "Start a few jobs of different kinds, and show a generated cluster beside them.",
-        parse=boolean,
+        False, "Start a few jobs of different kinds, and show a generated cluster beside them."
     )
     interval: float = option(
         3.0, "Interval between samples of this machine's own runs.", parse=duration
@@ -105,38 +94,7 @@ class RunsOptions:
         False,
         "Let admins start, stop and delete runs over the API, with the rights of the "
         "user who started this program.",
-        parse=boolean,
     )
-
-
-@dataclass(frozen=True)
-class UpWebOptions:
-    """How pages and API are reached from elsewhere."""
-
-    tls_cert_file: str = option(
-        "", "Certificate chain (PEM); when set, only TLS connections are accepted."
-    )
-    tls_key_file: str = option("", "Key of the certificate (PEM).")
-    allowed_host: tuple[str, ...] = option(
-        (),
-        "Accepted host name or address in requests (Host header); default: all, or on "
-        "loopback only the server's own.",
-        parse=text,
-        repeat=True,
-        metavar="NAME",
-    )
-
-
-@dataclass(frozen=True)
-class UpAuthOptions:
-    """Who is believed beside the bearer of the token."""
-
-    client_ca_file: str = option(
-        "",
-        "CA certificate (PEM) for client certificates; the subject gives the user "
-        "(CN) and the role (OU admin or viewer).",
-    )
-    client_crl_file: str = option("", "Certificate revocation list of that CA (PEM).")
 
 
 class UpSettings(NamedTuple):
@@ -144,8 +102,8 @@ class UpSettings(NamedTuple):
 
     up: UpOptions
     runs: RunsOptions
-    web: UpWebOptions
-    auth: UpAuthOptions
+    web: TlsOptions
+    auth: CertificateOptions
     samples: recorder.RecorderOptions
     tsdb: UpTsdbOptions
     threshold: SiteThresholds

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,18 +183,17 @@ def server_settings(settings: UpSettings, data: Path, url: URL) -> server_option
         "db.url": str(url),
         "web.listen-address": str(settings.up.listen_address),
         "web.metrics-from": [],  # loopback is shared with other users of this machine
-        "web.tls-cert-file": settings.web.tls_cert_file,
-        "web.tls-key-file": settings.web.tls_key_file,
-        "web.allowed-host": list(settings.web.allowed_host),
-        "auth.client-ca-file": settings.auth.client_ca_file,
-        "auth.client-crl-file": settings.auth.client_crl_file,
     }
     if settings.tsdb.url:
         given["tsdb.url"] = settings.tsdb.url
     else:
         given["samples.directory"] = str(data / SAMPLES)
-    settings_of_server = server_options.settings(given, "")
-    settings_of_server = settings_of_server._replace(threshold=settings.threshold)
+    built = server_options.settings(given, "")
+    settings_of_server = built._replace(
+        web=replace(built.web, **vars(settings.web)),
+        auth=replace(built.auth, **vars(settings.auth)),
+        threshold=settings.threshold,
+    )
     if wrong := list(server_options.setting_errors(settings_of_server)):
         raise SettingsError("; ".join(wrong))
     return settings_of_server

@@ -24,7 +24,7 @@ from batchjob.runtime.settings import (
     options_of,
     suggest_nearest,
 )
-from batchjob.runtime.values import ListenAddress, address, duration, http_url, integer, text
+from batchjob.runtime.values import ListenAddress, address, duration, http_url
 from batchjob.schedulers.accounting import AccountingSource, AssociationsSource
 from batchjob.schedulers.registry import SOURCES
 from batchjob.secret_files import SecretFileError, key_file, read_secret, secret_file
@@ -46,7 +46,7 @@ class DatabaseOptions:
 
     # fmt: off
     url: str = option("sqlite:////var/lib/batchjob/jobs.db",
-        "Database URL: sqlite:///PATH or postgresql://USER@HOST/NAME.", parse=text, metavar="URL")
+        "Database URL: sqlite:///PATH or postgresql://USER@HOST/NAME.", metavar="URL")
     # fmt: on
     password_file: str = option("", "File with the password for PostgreSQL.", parse=secret_file)
 
@@ -85,10 +85,10 @@ class TsdbOptions:
     """Where the exporters' measurements are kept; no URL: usage is not measured."""
 
     url: str = option("", "URL of a server with the Prometheus HTTP API.", parse=http_url)
-    username: str = option("", "User for basic authentication.", parse=text)
+    username: str = option("", "User for basic authentication.")
     password_file: str = option("", "File with that user's password.", parse=secret_file)
     token_file: str = option("", "File with a bearer token.", parse=secret_file)
-    ca_file: str = option("", "CA certificates (PEM) to trust instead of the system's.", parse=text)
+    ca_file: str = option("", "CA certificates (PEM) to trust instead of the system's.")
     cert_file: str = option("", "Client certificate (PEM).", parse=key_file)
     key_file: str = option("", "Key of the client certificate (PEM).", parse=key_file)
     # fmt: off
@@ -154,9 +154,9 @@ class BackupOptions:
 
     # fmt: off
     directory: str = option("",
-        "Directory of backups; the poller exposes the age of the latest one.", parse=text)
+        "Directory of backups; the poller exposes the age of the latest one.")
     # fmt: on
-    keep: int = option(14, "Number of backups to keep; 0: all.", parse=integer)
+    keep: int = option(14, "Number of backups to keep; 0: all.")
 
 
 SECTIONS: Mapping[str, type[Any]] = {

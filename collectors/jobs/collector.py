@@ -10,7 +10,7 @@ from typing import Any
 from batchjob.quantities.job import DEFAULT_METRIC_GROUPS, METRIC_GROUPS
 from batchjob.quantities.reading import JobReading, job_reading
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import boolean, duration, integer
+from batchjob.runtime.values import duration
 from batchjob.schedulers.layout import Layout
 from collectors import state
 from collectors.collector import CollectorModule
@@ -73,11 +73,11 @@ class JobsOptions:
         "How long the final values of a finished job are exposed; at least twice the longest "
         "scrape interval.", parse=duration)
     max: int = option(5000,
-        "Maximum number of running jobs to expose; the rest are only counted.", parse=integer)
-    max_ended: int = option(10000, "Maximum number of finished jobs to keep.", parse=integer)
+        "Maximum number of running jobs to expose; the rest are only counted.")
+    max_ended: int = option(10000, "Maximum number of finished jobs to keep.")
     processes_interval: float = option(15.0,
         "Interval between scans of the jobs' processes.", parse=duration)
-    name: bool = option(False, "Add the job's name as a label of batchjob_job_info.", parse=boolean)
+    name: bool = option(False, "Add the job's name as a label of batchjob_job_info.")
     container_directories: tuple[str, ...] = option((
         "/var/lib/docker", "/var/lib/containers/storage",
         "~/.local/share/docker", "~/.local/share/containers/storage"),

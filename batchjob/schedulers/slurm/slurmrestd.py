@@ -14,7 +14,7 @@ from batchjob.runtime.http_client import FetchError, HttpReply, fetch, tls_conte
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.runtime.values import duration, service_url, text
+from batchjob.runtime.values import duration, service_url
 from batchjob.schedulers.slurm.json_format import SlurmJsonError, raise_for_errors
 from batchjob.secret_files import SecretFileError, read_secret, secret_file
 
@@ -54,12 +54,12 @@ class RestOptions:
         parse=service_url)
     version: str = option("",
         "API version, such as v0.0.42; default: the latest available.", parse=version)
-    user: str = option("", "User that the token belongs to.", parse=text)
+    user: str = option("", "User that the token belongs to.")
     token_file: str = option("",
         "File with the JSON Web Token (`scontrol token`); read for each request.",
         parse=secret_file)
     # fmt: on
-    ca_file: str = option("", "CA certificates (PEM) to trust, for https.", parse=text)
+    ca_file: str = option("", "CA certificates (PEM) to trust, for https.")
     timeout: float = option(120.0, "Maximum duration of a request.", parse=duration)
 
 

@@ -65,7 +65,7 @@ class MessageOptions:
         parse=http_url)
     token_file: str = option("",
         "File with a token of the server that has the role viewer.", parse=secret_file)
-    ca_file: str = option("", "CA certificates (PEM) to trust instead of the system's.", parse=text)
+    ca_file: str = option("", "CA certificates (PEM) to trust instead of the system's.")
     link: str = option("",
         "URL of the server in links (default: messages.server).", parse=http_url)
     default: tuple[Wish, ...] = option((),
@@ -85,16 +85,16 @@ class MessageOptions:
     smtp_tls: str = option("starttls", "Encryption of the connection to the relay.",
         parse=one_of("starttls", "tls", "none"))
     smtp_ca_file: str = option("",
-        "CA certificates (PEM) for the relay, instead of the system's.", parse=text)
-    smtp_user: str = option("", "User for log-in at the relay.", parse=text)
+        "CA certificates (PEM) for the relay, instead of the system's.")
+    smtp_user: str = option("", "User for log-in at the relay.")
     smtp_password_file: str = option("", "File with that user's password.", parse=secret_file)
     sender: str = option("", "Sender of mails.", parse=_parse_address)
     address: str = option("", "Address of a user, such as {user}@example.org.",
         parse=_parse_address)
     address_command: str = option("", "Program that prints the address of the user whose name is "
-        "its argument, instead of messages.address.", parse=text, metavar="PATH")
+        "its argument, instead of messages.address.", metavar="PATH")
     address_domain: tuple[str, ...] = option((),
-        "Domain of addresses that people may give instead of their own.", parse=text, repeat=True)
+        "Domain of addresses that people may give instead of their own.", repeat=True)
     webhook: tuple[str, ...] = option((),
         "URL with which those of people's webhooks must begin; none: no webhooks.",
         parse=http_url, repeat=True)

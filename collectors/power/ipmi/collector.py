@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from batchjob.runtime.background import AbsentError, PostponedError
 from batchjob.runtime.settings import SettingsError, option
-from batchjob.runtime.values import duration, integer, one_of
+from batchjob.runtime.values import duration, one_of
 from batchjob.secret_files import secret_file
 from collectors.collector import CollectorModule
 from collectors.host import Host
@@ -70,7 +70,7 @@ class IpmiOptions:
     interval: float = option(10.0, "Interval between readings.", parse=duration)
     timeout: float = option(5.0, "Maximum time to wait for an answer.", parse=duration)
     host: str = option("", "Name or address of the BMC (lan); {node} is this host's short name.")
-    port: int = option(623, "UDP port of the BMC (lan).", parse=integer)
+    port: int = option(623, "UDP port of the BMC (lan).")
     user: str = option("", "User name for the BMC (lan).")
     password_file: str = option("", "File with the password (lan).", parse=secret_file)
     privilege: str = option("user", "Privilege level to request (lan).", parse=one_of(*PRIVILEGES))

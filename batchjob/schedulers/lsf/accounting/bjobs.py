@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import duration, size_bytes, text
+from batchjob.runtime.values import duration, size_bytes
 from batchjob.schedulers.accounting import AccountingModule, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, clock_duration, count, integer
 from batchjob.schedulers.lsf.accounting.records import (
@@ -40,7 +40,7 @@ _JOB_ID = re.compile(r"\d+(\[\d+\])?", re.ASCII)
 class BjobsOptions(SnapshotOptions):
     """LSF's jobs by bjobs."""
 
-    bjobs: str = option("bjobs", "The command bjobs, or its path.", parse=text)
+    bjobs: str = option("bjobs", "The command bjobs, or its path.")
     history: float = option(
         3600.0, "How long LSF remembers ended jobs (CLEAN_PERIOD in lsb.params).", parse=duration
     )

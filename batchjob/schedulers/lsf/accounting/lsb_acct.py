@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row, row_problem
 from batchjob.schedulers.log_follower import (
@@ -48,9 +47,7 @@ ParseRecord = Callable[[str, Sequence[Word]], tuple[JobRecord, list[str]]]
 class LsbAcctOptions:
     """LSF's lsb.acct."""
 
-    path: str = option(
-        "", "The file lsb.acct: $LSB_SHAREDIR/<cluster>/logdir/lsb.acct.", parse=text
-    )
+    path: str = option("", "The file lsb.acct: $LSB_SHAREDIR/<cluster>/logdir/lsb.acct.")
 
 
 def build(cluster: str, options: LsbAcctOptions) -> "LsfLog":

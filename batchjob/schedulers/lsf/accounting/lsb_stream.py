@@ -10,7 +10,6 @@ from pathlib import Path
 
 from batchjob.runtime.json_reader import damaged, repeated_names, unique_pairs
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import text
 from batchjob.schedulers.accounting import AccountingModule
 from batchjob.schedulers.fields import FieldReader, RowError
 from batchjob.schedulers.lsf.accounting.event_records import Word
@@ -30,7 +29,7 @@ _OMITTED_ZEROS = {"exitStatus": "0", "exitInfo": "0", "idx": "0"}
 class LsbStreamOptions:
     """LSF's lsb.stream."""
 
-    path: str = option("", "Path of lsb.stream, as configured in lsb.params.", parse=text)
+    path: str = option("", "Path of lsb.stream, as configured in lsb.params.")
 
 
 def build(cluster: str, options: LsbStreamOptions) -> LsfLog:

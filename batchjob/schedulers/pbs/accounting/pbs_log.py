@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
-from batchjob.runtime.values import one_of, text
+from batchjob.runtime.values import one_of
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
@@ -64,7 +64,7 @@ class PbsLogOptions(CommandOptions):
 
     # fmt: off
     path: str = option("/var/spool/pbs/server_priv/accounting",
-        "Directory of the accounting logs.", parse=text)
+        "Directory of the accounting logs.")
     time_zone: str = option("",
         "Time zone of the PBS server, such as Europe/Berlin; default: this machine's.",
         parse=parse_time_zone)
@@ -73,10 +73,10 @@ class PbsLogOptions(CommandOptions):
 
     gpu_resources: str = option("",
         "Resources of this site that count GPUs, separated by commas, besides ngpus, gpus, gpu and "
-        "naccelerators.", parse=text)
+        "naccelerators.")
     qstat: str = option("qstat",
         "The command qstat, asked about running jobs whose end may not have been logged; empty: "
-        "never.", parse=text)
+        "never.")
     # fmt: on
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from batchjob.runtime.json_reader import parse_json, repeated_names
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError, run
-from batchjob.runtime.values import duration, one_of, text
+from batchjob.runtime.values import duration, one_of
 from batchjob.schedulers.accounting import AccountingModule, Batch, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, RowError, epoch, integer
 from batchjob.schedulers.pbs.accounting.records import (
@@ -35,13 +35,13 @@ _SOURCE = "qstat"
 class QstatOptions(SnapshotOptions):
     """PBS' jobs by qstat."""
 
-    qstat: str = option("qstat", "The command qstat, or its path.", parse=text)
+    qstat: str = option("qstat", "The command qstat, or its path.")
     # fmt: off
     account: str = option("account",
         "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS))
     gpu_resources: str = option("",
         "Resources of this site that count GPUs, separated by commas, besides ngpus, gpus, gpu and "
-        "naccelerators.", parse=text)
+        "naccelerators.")
     history: float = option(14 * 86400.0,
         "How long PBS remembers ended jobs (the server's job_history_duration).", parse=duration)
     # fmt: on

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, CommandOutputError, SchedulerError, run
-from batchjob.runtime.values import boolean, size, text
+from batchjob.runtime.values import size
 from batchjob.schedulers.accounting import AccountingModule, JobComment, SourceError, SubmittedJob
 from batchjob.schedulers.fields import FieldReader, epoch
 from batchjob.schedulers.records import QuarantinedRow
@@ -46,19 +46,19 @@ from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSo
 class SacctOptions(WindowOptions, CommandOptions):
     """Slurm's accounting by sacct."""
 
-    sacct: str = option("sacct", "The command sacct, or its path.", parse=text)
-    squeue: str = option("squeue", "The command squeue, or its path.", parse=text)
-    scontrol: str = option("scontrol", "The command scontrol, or its path.", parse=text)
-    sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.", parse=text)
+    sacct: str = option("sacct", "The command sacct, or its path.")
+    squeue: str = option("squeue", "The command squeue, or its path.")
+    scontrol: str = option("scontrol", "The command scontrol, or its path.")
+    sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.")
     # fmt: off
     batch_scripts: bool = option(False,
         "Keep the batch scripts of jobs, shown only to their users and to admins. Slurm stores "
-        "them with AccountingStoreFlags=job_script (21.08 and later).", parse=boolean)
+        "them with AccountingStoreFlags=job_script (21.08 and later).")
     batch_script_size: int = option(65536,
         "Maximum size of a script; longer ones are truncated.", parse=size)
     admin_comments: bool = option(False,
         "Write jobstats' summary of each job that has ended into its AdminComment, if that is "
-        "empty. Needs sacctmgr of Slurm 23.02 or later, and a Slurm operator.", parse=boolean)
+        "empty. Needs sacctmgr of Slurm 23.02 or later, and a Slurm operator.")
     # fmt: on
 
 

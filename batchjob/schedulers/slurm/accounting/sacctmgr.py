@@ -10,7 +10,7 @@ from typing import Any
 
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, run
-from batchjob.runtime.values import one_of, text
+from batchjob.runtime.values import one_of
 from batchjob.schedulers.accounting import AccountingModule, SourceError
 from batchjob.schedulers.fields import quarantined_row, sanitize_text
 from batchjob.schedulers.records import (
@@ -41,9 +41,9 @@ class SacctmgrOptions(RestOptions, CommandOptions):
     """Slurm's accounts and people."""
 
     by: str = option("command", "How to query Slurm.", parse=one_of("command", "rest"))
-    sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.", parse=text)
+    sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.")
     slurm_cluster: str = option(
-        "", "Name of the cluster in slurmdbd, if it differs from the name here.", parse=text
+        "", "Name of the cluster in slurmdbd, if it differs from the name here."
     )
 
 

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.runtime.values import boolean, duration, text
+from batchjob.runtime.values import duration
 from batchjob.schedulers.accounting import (
     Batch,
     FindDiffering,
@@ -52,7 +52,7 @@ class WindowOptions:
 
     # fmt: off
     slurm_cluster: str = option("",
-        "Name of the cluster in slurmdbd, if it is not the local one.", parse=text)
+        "Name of the cluster in slurmdbd, if it is not the local one.")
     overlap: float = option(600.0,
         "How far each window overlaps the previous one, because slurmctld reports late.",
         parse=duration)
@@ -60,7 +60,7 @@ class WindowOptions:
         "Minimum time between two queries of the controller for waiting and running jobs; 0: with "
         "each poll. It is never longer than the overlap.", parse=duration)
     trust_missing: bool = option(False,
-        "Accept an answer in which most unfinished jobs are missing.", parse=boolean)
+        "Accept an answer in which most unfinished jobs are missing.")
     # fmt: on
 
 
