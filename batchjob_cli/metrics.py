@@ -20,12 +20,7 @@ from batchjob.runtime.settings import Parser, type_and_metavar
 from batchjob.runtime.values import integer
 from batchjob_cli.client import curves
 from batchjob_cli.client.answer import foreign_answer_error, parse_rows, quote_beginning
-from batchjob_cli.client.connect import (
-    add_arguments,
-    add_window,
-    named_server,
-    window_parameters,
-)
+from batchjob_cli.client.connect import add_arguments, add_window, named_server, window_parameters
 from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, format_table, print_text, terminal_width

@@ -22,11 +22,7 @@ from batchjob.quantities.gpu import (
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.cluster import ClusterNode
 from batchjob.schedulers.node_names import short_name, without_port
-from batchjob_stats_db.timeseries.base import (
-    EXPORTER,
-    SeriesValue,
-    TimeSeriesStore,
-)
+from batchjob_stats_db.timeseries.base import EXPORTER, SeriesValue, TimeSeriesStore
 from batchjob_stats_server.turns import Threads, TimeSeriesPool
 
 log = logging.getLogger(__name__)

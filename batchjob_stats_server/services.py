@@ -34,11 +34,7 @@ from batchjob_stats_server.auth.certificates import Certificates
 from batchjob_stats_server.auth.rights import ProcessToken
 from batchjob_stats_server.cluster_readings import ClusterReadings
 from batchjob_stats_server.mail_template import MailTemplate, load_mail_template
-from batchjob_stats_server.options import (
-    ServerSettings,
-    gate_endpoint,
-    proxy_secret,
-)
+from batchjob_stats_server.options import ServerSettings, gate_endpoint, proxy_secret
 from batchjob_stats_server.promql.backend import PromqlBackend, Rejected
 from batchjob_stats_server.report.rules import AdviceRule, load_rules
 from batchjob_stats_server.turns import Threads, TimeSeriesPool, Turns, plan_threads

@@ -29,10 +29,7 @@ from batchjob_stats_db.queries.job_list import (
 )
 from batchjob_stats_server.api.rows import WINDOW_KEYS, columns_of_keys, keys_of, value_getter
 
-_KEYS = (
-    *(key for name in COLUMN_NAMES for key in keys_of(name)),
-    *(key for key, _ in WINDOW_KEYS),
-)
+_KEYS = (*(key for name in COLUMN_NAMES for key in keys_of(name)), *(key for key, _ in WINDOW_KEYS))
 _SORTS = {"user" if name == "username" else name: name for name in SORTS}
 
 

@@ -16,11 +16,7 @@ from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import http_url
 from batchjob.secret_files import SecretFileError, check_private_key
-from batchjob_cli.client.answer import (
-    foreign_answer_error,
-    parse_document,
-    require_success,
-)
+from batchjob_cli.client.answer import foreign_answer_error, parse_document, require_success
 from batchjob_cli.client.connect import Parameters
 from batchjob_cli.client.problems import UnreachableError
 

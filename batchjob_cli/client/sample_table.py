@@ -184,7 +184,7 @@ TYPES: Mapping[str, Sequence[MeasurementColumn]] = {
 
 
 ABSENCE_REASONS: Mapping[str, str] = {
-    "network": "not counted: no network namespace of its own, or it may not be read",
+    "network": "not counted: no network namespace of its own, or it may not be read"
 }
 """By type of table: why a sample may have none of its values."""
 

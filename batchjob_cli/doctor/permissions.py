@@ -208,8 +208,4 @@ def _check_cpus(_: ExaminedNode) -> Finding:
     return Finding("ok", f"{len(allowed)} usable; the exporter uses one of them")
 
 
-SERVICE_CHECKS: Checks = {
-    "address": _check_address,
-    "clock": _check_clock,
-    "cpus": _check_cpus,
-}
+SERVICE_CHECKS: Checks = {"address": _check_address, "clock": _check_clock, "cpus": _check_cpus}

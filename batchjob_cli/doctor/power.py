@@ -275,8 +275,4 @@ def _is_responding(name: str, node: ExaminedNode) -> bool:
     return finding is not None and finding.result == "ok"
 
 
-CHECKS: Checks = {
-    **_METERS,
-    "job energy": _check_source,
-    "emission factors": _check_factors,
-}
+CHECKS: Checks = {**_METERS, "job energy": _check_source, "emission factors": _check_factors}

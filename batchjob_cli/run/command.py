@@ -10,12 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from batchjob.local_runs.directory import (
-    RUNS,
-    NoDataDirectory,
-    create_directory,
-    data_directory,
-)
+from batchjob.local_runs.directory import RUNS, NoDataDirectory, create_directory, data_directory
 from batchjob.local_runs.record import Run
 from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
 from batchjob.runtime.times import future_time

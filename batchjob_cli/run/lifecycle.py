@@ -23,12 +23,7 @@ from batchjob_cli.run import stop_request
 from batchjob_cli.run.cgroup import Cgroup
 from batchjob_cli.run.defaults import RunSpecification
 from batchjob_cli.run.gpus import RunGpus
-from batchjob_cli.run.launch import (
-    LAUNCH_FAILED,
-    RunStartError,
-    become_subreaper,
-    launch,
-)
+from batchjob_cli.run.launch import LAUNCH_FAILED, RunStartError, become_subreaper, launch
 from batchjob_cli.run.limits import CgroupError, RunLimits, required_controllers
 from batchjob_cli.run.process_tree import ProcessTree
 from batchjob_cli.run.queue import QueuedRun

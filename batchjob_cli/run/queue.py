@@ -20,12 +20,7 @@ from pathlib import Path
 from batchjob.runtime.formatting import size as format_size
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import option
-from batchjob.runtime.user_files import (
-    ForeignFileError,
-    create_file,
-    open_lock,
-    open_regular_file,
-)
+from batchjob.runtime.user_files import ForeignFileError, create_file, open_lock, open_regular_file
 from batchjob.runtime.values import duration, integer, number, size
 from batchjob_cli.run.limits import RunLimits, count_of
 

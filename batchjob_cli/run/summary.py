@@ -16,9 +16,7 @@ from batchjob_cli.run.limits import count_of
 
 
 def format_report(
-    run: Run,
-    devices: Mapping[str, DeviceIO] | None = None,
-    throttled_seconds: float | None = None,
+    run: Run, devices: Mapping[str, DeviceIO] | None = None, throttled_seconds: float | None = None
 ) -> str:
     """A few lines about an ended run; unknown values are left out.
 

@@ -21,12 +21,7 @@ from batchjob.secret_files import SecretFileError, read_key
 from batchjob_stats_db.admin import check, privacy, transfer
 from batchjob_stats_db.admin.backup import backup, choose_target, prune
 from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import (
-    parse_url,
-    reader_engine,
-    writer_engine,
-    writer_lock,
-)
+from batchjob_stats_db.database.engine import parse_url, reader_engine, writer_engine, writer_lock
 from batchjob_stats_db.database.revision import read_own_revision, require_current
 from batchjob_stats_db.measure.pending import mark_for_measurement
 from batchjob_stats_db.poller.options import PollerSettings, problems

@@ -281,10 +281,7 @@ batch_script = _table(
 )
 
 job_script = _table(
-    "job_script",
-    _job_id(),
-    *_texts("digest"),
-    Index("ix_job_script_digest", "digest"),
+    "job_script", _job_id(), *_texts("digest"), Index("ix_job_script_digest", "digest")
 )
 
 # fmt: off

@@ -103,10 +103,7 @@ async def run_in_thread(caller: Caller, work: Callable[[], T], *, costly: bool) 
 
 
 def table(
-    caller: Caller,
-    params: RowsParams,
-    row: type[BaseModel],
-    query: Callable[[Connection], Rows],
+    caller: Caller, params: RowsParams, row: type[BaseModel], query: Callable[[Connection], Rows]
 ) -> Response:
     """Rows that name no jobs: sums, waits, accounts, clusters."""
     keys = select_keys(params.fields, row.model_fields)

@@ -277,9 +277,7 @@ class GroupsQuery(JobGroupParams):
 
 @router.get("/job-groups", response_model=list_type(GroupRow))
 async def job_groups(
-    caller: CurrentCaller,
-    request: Request,
-    params: Annotated[GroupsQuery, Query()],
+    caller: CurrentCaller, request: Request, params: Annotated[GroupsQuery, Query()]
 ) -> Response:
     """Arrays or het jobs, sorted by the latest start of their jobs; sums include all their jobs."""
     keys, after = select_keys(params.fields, GroupRow.model_fields), params.after(float)

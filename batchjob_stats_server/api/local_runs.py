@@ -24,12 +24,7 @@ from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import FilesRoute, OpenStream
 from batchjob_stats_server.api.params import PREFIX
-from batchjob_stats_server.api.samples import (
-    LINES,
-    ChosenSamples,
-    SampleFilter,
-    stream_samples,
-)
+from batchjob_stats_server.api.samples import LINES, ChosenSamples, SampleFilter, stream_samples
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import log_action, log_jobs_seen
 from batchjob_stats_server.http.problems import Problem

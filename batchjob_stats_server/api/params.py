@@ -49,10 +49,7 @@ def parse_time(value: Any) -> int:
     raise ValueError("expected epoch seconds, milliseconds or RFC 3339")
 
 
-Time = Annotated[
-    int,
-    BeforeValidator(parse_time, json_schema_input_type=str),
-]
+Time = Annotated[int, BeforeValidator(parse_time, json_schema_input_type=str)]
 _PRINTABLE = r"^[^\x00-\x1f]+$"
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=_PRINTABLE)]
 Words = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=_PRINTABLE)]

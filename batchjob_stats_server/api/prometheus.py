@@ -23,10 +23,7 @@ from batchjob import __version__
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import lazy_connection, read_if_changed
 from batchjob_stats_server.api.params import PREFIX
-from batchjob_stats_server.auth.identity import (
-    CurrentCaller,
-    identify_caller,
-)
+from batchjob_stats_server.auth.identity import CurrentCaller, identify_caller
 from batchjob_stats_server.auth.rights import Principal, log_action
 from batchjob_stats_server.http import problems
 from batchjob_stats_server.promql.backend import Rejected, known_metrics

@@ -135,10 +135,7 @@ def _require_samples(services: Services) -> Path:
 
 
 def stream_samples(
-    caller: Caller,
-    jobid: str,
-    sample_filter: SampleFilter,
-    params: ChosenSamples,
+    caller: Caller, jobid: str, sample_filter: SampleFilter, params: ChosenSamples
 ) -> Response:
     """An answer with samples of a job; Problem 503 if this server has no samples at all."""
     directory, user = _require_samples(caller.services), caller.principal.person_key()

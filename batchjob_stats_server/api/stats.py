@@ -70,12 +70,10 @@ _WASTE_COLUMNS = [name for pair in RESOURCES.values() for name in pair]
 UsageRow = row_model("UsageRow", schema.daily_usage.columns)
 EmissionsRow = row_model("EmissionsRow", schema.daily_emissions.columns)
 AccountRow = row_model(
-    "AccountRow",
-    (_daily.cluster, _daily.account, _account.parent, _account.limits),
+    "AccountRow", (_daily.cluster, _daily.account, _account.parent, _account.limits)
 )
 ClusterRow = row_model(
-    "ClusterRow",
-    (*schema.cluster.columns, _state.source, _state.success_time, _state.error_time),
+    "ClusterRow", (*schema.cluster.columns, _state.source, _state.success_time, _state.error_time)
 )
 WasteRow = row_model(
     "WasteRow",

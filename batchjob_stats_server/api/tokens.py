@@ -70,9 +70,7 @@ class TokensQuery(QueryParams):
 
 @router.get("/tokens")
 def tokens(
-    caller: CurrentCaller,
-    response: Response,
-    params: Annotated[TokensQuery, Query()],
+    caller: CurrentCaller, response: Response, params: Annotated[TokensQuery, Query()]
 ) -> list[TokenRow]:
     """The caller's tokens; for admins all tokens of their clusters, or those of one user."""
     services, principal = caller.services, caller.principal
@@ -150,10 +148,7 @@ def grantable_roles(principal: Principal) -> list[TokenRole]:
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
-def revoke_token(
-    caller: CurrentCaller,
-    token_id: Annotated[int, Path(ge=1, lt=2**63)],
-) -> None:
+def revoke_token(caller: CurrentCaller, token_id: Annotated[int, Path(ge=1, lt=2**63)]) -> None:
     """Revoke a token of the caller (admins: of their clusters) and those created with it."""
     services, principal = caller.services, caller.principal
     is_admin = principal.role is TokenRole.ADMIN and not principal.is_browser

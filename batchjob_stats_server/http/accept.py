@@ -33,11 +33,7 @@ class OpenConnections:
     """
 
     def __init__(
-        self,
-        maximum: int,
-        maximum_of_peer: int,
-        trusted: Sequence[Network],
-        dropped: CounterMetric,
+        self, maximum: int, maximum_of_peer: int, trusted: Sequence[Network], dropped: CounterMetric
     ) -> None:
         self.maximum = maximum
         self.maximum_of_peer = maximum_of_peer

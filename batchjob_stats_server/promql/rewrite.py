@@ -101,10 +101,7 @@ class _Writer:
     """Writes one expression, counting its parts."""
 
     def __init__(
-        self,
-        scanned: ScannedQuery,
-        confinement: Confinement,
-        limits: QueryLimits,
+        self, scanned: ScannedQuery, confinement: Confinement, limits: QueryLimits
     ) -> None:
         self._scanned, self._confinement, self._limits = scanned, confinement, limits
         self._growth = Growth(limits)

@@ -9,17 +9,8 @@ from batchjob.runtime.formatting import digits, format_duration
 from batchjob.runtime.times import format_time
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.measure.job_usage import (
-    CPU_AT_LEAST,
-    GAPS,
-    NOT_A_NUMBER,
-    PEAK_SAMPLED,
-)
-from batchjob_stats_db.queries.efficiency import (
-    ACCOUNTING,
-    ENERGY_MISSING,
-    MEASURED,
-)
+from batchjob_stats_db.measure.job_usage import CPU_AT_LEAST, GAPS, NOT_A_NUMBER, PEAK_SAMPLED
+from batchjob_stats_db.queries.efficiency import ACCOUNTING, ENERGY_MISSING, MEASURED
 from batchjob_stats_server.report.model import Efficiency, Row
 
 END_UNKNOWN = "its end was not recorded, and nothing was measured"

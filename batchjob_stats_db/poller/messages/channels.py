@@ -18,13 +18,7 @@ from urllib.parse import urlsplit
 from batchjob.runtime.http_client import FetchError, fetch, tls_context
 from batchjob.runtime.reason import reason
 from batchjob.runtime.subprocesses import SchedulerError, call
-from batchjob_stats_db.database.subscriptions import (
-    MAIL,
-    NTFY,
-    WEBHOOK,
-    is_address,
-    signature,
-)
+from batchjob_stats_db.database.subscriptions import MAIL, NTFY, WEBHOOK, is_address, signature
 from batchjob_stats_db.poller.messages.options import MessageOptions
 from batchjob_stats_db.poller.options import read_secret_option
 

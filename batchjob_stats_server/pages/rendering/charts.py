@@ -186,8 +186,7 @@ _TICK_STEPS = (  # seconds
 def tick_times(since: int, until: int, max_ticks: int = 8) -> list[int]:
     """Round times (UTC) in a window, at most this many."""
     step = next(
-        (step for step in _TICK_STEPS if (until - since) / step <= max_ticks),
-        _TICK_STEPS[-1],
+        (step for step in _TICK_STEPS if (until - since) / step <= max_ticks), _TICK_STEPS[-1]
     )
     return list(range(-(-since // step) * step, until + 1, step))
 
