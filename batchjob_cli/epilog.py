@@ -9,19 +9,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from batchjob.quantities import job
 from batchjob.quantities.energy import ENERGY_JOULES
 from batchjob.quantities.gpu import (
     JOB_GPU_BUSY_SECONDS,
     JOB_GPU_MEMORY_PEAK,
     JOB_GPU_OBSERVED_SECONDS,
-)
-from batchjob.quantities.job import (
-    CPU_SECONDS,
-    CPUS,
-    MEMORY_CURRENT,
-    MEMORY_LIMIT,
-    MEMORY_PEAK,
-    START_TIME,
 )
 from batchjob.runtime.formatting import digits, energy, format_clock, share, size, to_printable
 from batchjob.runtime.http_client import FetchError, fetch
@@ -100,7 +93,8 @@ def _lines(jobid: str, series: Sequence[_Series], given: argparse.Namespace) -> 
     yield f"batchjob: job {name} on {os.uname().nodename} up to {now}"
     yield f"  (this node only, and not final: see `batchjob seff {name}` later)"
     started, cpu, cpus = (
-        total(each) for each in (START_TIME.metric.name, CPU_SECONDS.name, CPUS.metric.name)
+        total(each)
+        for each in (job.START_TIME.metric.name, job.CPU_SECONDS.name, job.CPUS.metric.name)
     )
     if cpu is not None:
         elapsed = 0.0 if started is None else time.time() - started
@@ -108,10 +102,10 @@ def _lines(jobid: str, series: Sequence[_Series], given: argparse.Namespace) -> 
             f", {share(cpu / (cpus * elapsed))} of {digits(cpus)} CPUs" if cpus and elapsed else ""
         )
         yield f"  CPU time   {format_clock(cpu)}{part}"
-    peak, word = total(MEMORY_PEAK.metric.name), "peak"
+    peak, word = total(job.MEMORY_PEAK.metric.name), "peak"
     if peak is None:
-        peak, word = total(MEMORY_CURRENT.metric.name), "now"
-    limit = total(MEMORY_LIMIT.metric.name)
+        peak, word = total(job.MEMORY_CURRENT.metric.name), "now"
+    limit = total(job.MEMORY_LIMIT.metric.name)
     if peak is not None:
         yield f"  Memory     {word} {size(peak)}" + (f" of {size(limit)}" if limit else "")
     for gpu in sorted({labels["gpu"] for _, labels, _ in series if labels.get("gpu")}):

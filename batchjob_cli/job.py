@@ -17,15 +17,8 @@ from batchjob.runtime.times import local_zone
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
 from batchjob.schedulers.submission import NextRequest
+from batchjob_cli.client import connect
 from batchjob_cli.client.answer import parse_rows, require_success
-from batchjob_cli.client.connect import (
-    QueryFunction,
-    command_parser,
-    job_pages,
-    named_server,
-    reachable_server,
-    runs_of_job,
-)
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_cli.client.table import add_zone, fold, print_text, terminal_width
 
@@ -34,7 +27,7 @@ _MAX_LISTED = 10  # maximum jobs listed if several have the name
 
 
 def run(arguments: list[str]) -> int:
-    parser = command_parser(
+    parser = connect.command_parser(
         "job", "Shows what a job used, how efficiently it used its resources, and what to improve."
     )
     add = parser.add_argument
@@ -59,7 +52,7 @@ def run(arguments: list[str]) -> int:
         given.id = _last_job_of(given, _read_script(given.script))
     if not (given.id or "").strip():
         raise SettingsError("JOB: expected an id or a name")
-    query, jobid = reachable_server(given), find_jobid(given)
+    query, jobid = connect.reachable_server(given), find_jobid(given)
     if given.script == "":
         return _print_script(given.id, _query_scripts(given, query, jobid))
     if given.script is not None:
@@ -74,7 +67,7 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def query_report(given: argparse.Namespace, query: QueryFunction | None, jobid: str) -> str:
+def query_report(given: argparse.Namespace, query: connect.QueryFunction | None, jobid: str) -> str:
     """The formatted report; an unknown job id may be a name, or the id of an array of one task."""
     try:
         return _report_of(given, query, jobid)
@@ -85,7 +78,7 @@ def query_report(given: argparse.Namespace, query: QueryFunction | None, jobid: 
     return _report_of(given, query, found_jobid)
 
 
-def _report_of(given: argparse.Namespace, query: QueryFunction | None, jobid: str) -> str:
+def _report_of(given: argparse.Namespace, query: connect.QueryFunction | None, jobid: str) -> str:
     zone = "UTC" if given.zone else local_zone()
     if query is None:
         from batchjob_cli.client import local_job
@@ -99,12 +92,12 @@ def _report_of(given: argparse.Namespace, query: QueryFunction | None, jobid: st
 
 def _find_by_name(given: argparse.Namespace, name: str) -> str | None:
     """The id of the job with this name, or None. Raises NotFoundError if there are several."""
-    if given.server and (run := named_server(given).find_run_id(name)):
+    if given.server and (run := connect.named_server(given).find_run_id(name)):
         return run
     limit = _MAX_LISTED + 1
     for parameter, more in (("name", ""), ("array_jobid", f"; batchjob jobs --workflow {name}")):
         wanted = {parameter: name, "limit": limit, **_parameters(given)}
-        pages = job_pages(given, wanted, limit, ("jobid", "state"))
+        pages = connect.job_pages(given, wanted, limit, ("jobid", "state"))
         ids = {str(row["jobid"]): str(row["state"]).lower() for page in pages for row in page}
         if len(ids) == 1:
             return next(iter(ids))
@@ -116,7 +109,7 @@ def _find_by_name(given: argparse.Namespace, name: str) -> str | None:
 
 
 def _query_scripts(
-    given: argparse.Namespace, query: QueryFunction | None, jobid: str
+    given: argparse.Namespace, query: connect.QueryFunction | None, jobid: str
 ) -> Sequence[Mapping[str, Any]]:
     """Scripts of its runs, the latest first, without runs that have none."""
     if query is None:
@@ -141,7 +134,7 @@ def _last_job_of(given: argparse.Namespace, script: str) -> str:
     names = [name for each in submissions if each for name in each.job_names(script)]
     name = names[0] if names else Path(given.script).name
     wanted = {"name": name, "limit": _LATEST, **_parameters(given)}
-    for page in job_pages(given, wanted, _LATEST, ("jobid", "state")):
+    for page in connect.job_pages(given, wanted, _LATEST, ("jobid", "state")):
         for row in page:
             if not JobState(row["state"]).is_live:
                 return str(row["jobid"])
@@ -193,12 +186,12 @@ def find_jobid(given: argparse.Namespace) -> str:
     try:
         run_id = history.job(text, given.data).jobid
     except history.SeveralRuns as error:
-        if runs_of_job(given, text, given.cluster, ("jobid",)):
+        if connect.runs_of_job(given, text, given.cluster, ("jobid",)):
             return text
         raise NotFoundError(str(error)) from error
     except (history.UnknownRun, OSError):
         # A scheduler's job; the query that follows reports errors.
         return text
     is_prefix = run_id.startswith(text)
-    is_jobid = is_prefix and runs_of_job(given, text, given.cluster, ("jobid",))
+    is_jobid = is_prefix and connect.runs_of_job(given, text, given.cluster, ("jobid",))
     return text if is_jobid else run_id

@@ -15,15 +15,7 @@ from typing import Any, NamedTuple
 
 from batchjob.quantities.sample import END, JobSample, SampleKey
 from batchjob.runtime.json_reader import parse_json
-from batchjob.schedulers.records import (
-    Account,
-    Association,
-    Associations,
-    JobRecord,
-    NodeShare,
-    Role,
-    StepRecord,
-)
+from batchjob.schedulers import records
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.measure.job_usage import MeasuredUsage
 from batchjob_stats_db.measure.node_usage import GpuUsage, gpu_columns
@@ -54,7 +46,7 @@ class NodeLoad(NamedTuple):
 class DemoJob(NamedTuple):
     """A job of the recording; a part of its loads has the same length as the others."""
 
-    record: JobRecord  # as it ends
+    record: records.JobRecord  # as it ends
     waits_for: str  # the reason while it is pending; "" for its turn
     loads: Sequence[Mapping[str, Any]]  # of each node; `cores`, `memory`, `gpus`
     usage: Mapping[str, Any]  # empty for a job that never started
@@ -88,7 +80,7 @@ class DemoJob(NamedTuple):
             },
         )
 
-    def record_at(self, now: float) -> JobRecord:
+    def record_at(self, now: float) -> records.JobRecord:
         """Its record at a time after its submission."""
         last = self.record
         if last.end_time is not None and last.end_time <= now:
@@ -158,7 +150,7 @@ _AT_START: Mapping[str, Any] = dict.fromkeys(
 ) | {"node_list": "", "nodes": (), "steps": ()}
 
 
-def _steps_at(steps: Sequence[StepRecord], now: float) -> Iterator[StepRecord]:
+def _steps_at(steps: Sequence[records.StepRecord], now: float) -> Iterator[records.StepRecord]:
     """The steps that have started by a time, in their state at that time."""
     for step in steps:
         if step.end_time is not None and step.end_time <= now:
@@ -177,7 +169,7 @@ class Recording(NamedTuple):
 
     jobs: Sequence[DemoJob]  # by submission
     nodes: Mapping[str, Mapping[str, Any]]  # name → `cpus`, `memory_gib`, `gpus`, `state` ...
-    associations: Associations
+    associations: records.Associations
     scripts: Mapping[str, str]  # by name of job
 
 
@@ -188,19 +180,20 @@ def read(now: float) -> Recording:
     header, *lines = map(parse_json, text.splitlines())
     jobs = [job_of_line(line, begin) for line in lines]
     members = [
-        Association(CLUSTER, account, user, Role.MEMBER) for account, user in header["members"]
+        records.Association(CLUSTER, account, user, records.Role.MEMBER)
+        for account, user in header["members"]
     ]
-    accounts = [Account(CLUSTER, *each) for each in header["accounts"]]
-    associations = Associations(tuple(members), (), tuple(accounts))
+    accounts = [records.Account(CLUSTER, *each) for each in header["accounts"]]
+    associations = records.Associations(tuple(members), (), tuple(accounts))
     return Recording(jobs, header["nodes"], associations, header["scripts"])
 
 
 def job_of_line(line: Mapping[str, Any], begin: int) -> DemoJob:
     """A job of the recording, which begins at a time (epoch seconds)."""
     values = _placed(line["record"], begin)
-    nodes = tuple(NodeShare(*each) for each in values.pop("nodes", ()))
-    steps = tuple(StepRecord(**_placed(step, begin)) for step in values.pop("steps", ()))
-    record = JobRecord(cluster=CLUSTER, source=SOURCE, nodes=nodes, steps=steps, **values)
+    nodes = tuple(records.NodeShare(*each) for each in values.pop("nodes", ()))
+    steps = tuple(records.StepRecord(**_placed(step, begin)) for step in values.pop("steps", ()))
+    record = records.JobRecord(cluster=CLUSTER, source=SOURCE, nodes=nodes, steps=steps, **values)
     return DemoJob(record, line.get("waits_for", ""), line["loads"], line.get("usage", {}))
 
 

@@ -11,15 +11,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
-from batchjob_stats_db.queries import job_list
-from batchjob_stats_db.queries.efficiency import (
-    CPU_ALLOCATED,
-    CPU_AVAILABLE,
-    CPU_IS_WHOLE,
-    CPU_SECONDS,
-    ENERGY,
-    RUN_SECONDS,
-)
+from batchjob_stats_db.queries import efficiency, job_list
 from batchjob_stats_db.queries.filters import (
     Filter,
     clusters_to_query,
@@ -77,8 +69,8 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
         for state in JobState
     )
     ended = sa.func.count(_job.end_time) == sa.func.count()
-    possible = sa.case((CPU_IS_WHOLE, CPU_SECONDS))
-    available = sa.case((possible.is_not(None), CPU_AVAILABLE))
+    possible = sa.case((efficiency.CPU_IS_WHOLE, efficiency.CPU_SECONDS))
+    available = sa.case((possible.is_not(None), efficiency.CPU_AVAILABLE))
     return (
         _job.cluster,
         _GROUP_ID[kind].label("jobid"),
@@ -89,14 +81,14 @@ def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any]
         sa.func.min(_job.submit_time).label("submit_time"),
         sa.func.min(_job.start_time).label("start_time"),
         sa.case((ended, sa.func.max(_job.end_time))).label("end_time"),
-        sa.func.sum(RUN_SECONDS).label("elapsed_seconds"),
-        sa.func.sum(CPU_ALLOCATED).label("allocated_cpu_seconds"),
+        sa.func.sum(efficiency.RUN_SECONDS).label("elapsed_seconds"),
+        sa.func.sum(efficiency.CPU_ALLOCATED).label("allocated_cpu_seconds"),
         sa.func.count(sa.case((_usage.samples > 0, 1))).label("jobs_measured"),
-        sa.func.sum(CPU_SECONDS).label("cpu_seconds"),
+        sa.func.sum(efficiency.CPU_SECONDS).label("cpu_seconds"),
         (sa.func.sum(possible) / _sum_or_null(available)).label("cpu_efficiency"),
         sa.func.max(_usage.memory_peak_bytes).label("usage_memory_peak_bytes"),
-        sa.func.sum(ENERGY).label("usage_energy_joules"),
-        sa.func.count(ENERGY).label("jobs_with_energy"),
+        sa.func.sum(efficiency.ENERGY).label("usage_energy_joules"),
+        sa.func.count(efficiency.ENERGY).label("jobs_with_energy"),
     )
 
 

@@ -26,18 +26,9 @@ from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.auth.identity import CurrentCaller, identify_caller
 from batchjob_stats_server.auth.rights import Principal, log_action
 from batchjob_stats_server.http import problems
+from batchjob_stats_server.promql import endpoints
 from batchjob_stats_server.promql.backend import Rejected, known_metrics
 from batchjob_stats_server.promql.confinement import Confinement, LeftOut
-from batchjob_stats_server.promql.endpoints import (
-    LABELS,
-    QUERY,
-    QUERY_RANGE,
-    SERIES,
-    Form,
-    PrometheusEndpoint,
-    openapi_parameters,
-    parse_params,
-)
 from batchjob_stats_server.promql.query_limits import (
     Malformed,
     NotYours,
@@ -102,7 +93,7 @@ _TAIL_BYTES = 4096  # bytes at the end of an answer that contain Prometheus' war
 _FORM = "application/x-www-form-urlencoded"
 
 
-def _read_pairs(request: Request, body: bytes) -> Form:
+def _read_pairs(request: Request, body: bytes) -> endpoints.Form:
     """The parameters of the URL and the form together, as they were sent."""
     texts = [_decode_ascii(request.scope["query_string"])]
     if request.method == "POST":
@@ -160,7 +151,7 @@ class QueryRoute(APIRoute):
         return handle
 
 
-async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Response:
+async def _answer(request: Request, path: str, kind: endpoints.PrometheusEndpoint) -> Response:
     services: Services = request.app.state.services
     body, background_tasks = await request.body(), BackgroundTasks()
     tsdb, options = services.tsdb, services.settings.gate
@@ -169,9 +160,9 @@ async def _answer(request: Request, path: str, kind: PrometheusEndpoint) -> Resp
         await run_in_threadpool(_identify, request, services, background_tasks)
         raise Unavailable("no time series database is configured")
 
-    def prepare() -> tuple[Principal, Confinement, Form, LeftOut, float]:
+    def prepare() -> tuple[Principal, Confinement, endpoints.Form, LeftOut, float]:
         principal, confinement = _identify(request, services, background_tasks)
-        params = parse_params(_read_pairs(request, body), kind.parameters)
+        params = endpoints.parse_params(_read_pairs(request, body), kind.parameters)
         form, left_out = kind.form(params, confinement, services.clock(), _LIMITS)
         if confinement.covers_all_users() or principal.token_creator:
             texts = [params["query"]] if "query" in params else params["match[]"]
@@ -222,15 +213,15 @@ router = APIRouter(
 
 
 _ENDPOINTS = (
-    ("query", QUERY, "An expression at one time; `query`, `time`, `timeout`, `limit`."),
-    ("query_range", QUERY_RANGE,
+    ("query", endpoints.QUERY, "An expression at one time; `query`, `time`, `timeout`, `limit`."),
+    ("query_range", endpoints.QUERY_RANGE,
      "An expression over time; `query`, `start`, `end`, `step`, `timeout`, `limit`."),
-    ("series", SERIES, "Label sets of series; `match[]`, `start`, `end`, `limit`."),
-    ("labels", LABELS, "Names of labels; `match[]`, `start`, `end`, `limit`."),
+    ("series", endpoints.SERIES, "Label sets of series; `match[]`, `start`, `end`, `limit`."),
+    ("labels", endpoints.LABELS, "Names of labels; `match[]`, `start`, `end`, `limit`."),
 )  # fmt: skip
 
 
-def _answers(name: str, kind: PrometheusEndpoint) -> Callable[..., Any]:
+def _answers(name: str, kind: endpoints.PrometheusEndpoint) -> Callable[..., Any]:
     async def answer(request: Request) -> Response:
         return await _answer(request, name, kind)
 
@@ -245,10 +236,10 @@ for _name, _kind, _about in _ENDPOINTS:
         )  # fmt: skip
 
 
-@router.get("/label/{name}/values", openapi_extra=LABELS.openapi())
+@router.get("/label/{name}/values", openapi_extra=endpoints.LABELS.openapi())
 async def label_values(request: Request, name: str) -> Response:
     """Values of a label; `match[]`, `start`, `end`, `limit`."""
-    return await _answer(request, f"label/{label_name(name)}/values", LABELS)
+    return await _answer(request, f"label/{label_name(name)}/values", endpoints.LABELS)
 
 
 def buildinfo(_: CurrentCaller) -> dict[str, Any]:
@@ -262,7 +253,7 @@ _METADATA = frozenset({"metric", "limit", "limit_per_metric"})
 async def metadata(caller: CurrentCaller, request: Request) -> dict[str, Any]:
     """Type, help and unit of batchjob's metrics; for viewers and admins, of all metrics."""
     services: Services = request.app.state.services
-    params = parse_params(_read_pairs(request, await request.body()), _METADATA)
+    params = endpoints.parse_params(_read_pairs(request, await request.body()), _METADATA)
     if (tsdb := services.tsdb) is None:
         return _success({})
     form = [("metric", params["metric"])] if "metric" in params else []
@@ -284,5 +275,5 @@ def _success(data: Mapping[str, Any]) -> dict[str, Any]:
 router.add_api_route("/status/buildinfo", buildinfo, route_class_override=APIRoute)
 router.add_api_route(
     "/metadata", metadata, route_class_override=APIRoute,
-    openapi_extra=openapi_parameters(_METADATA, frozenset(), form=False),
+    openapi_extra=endpoints.openapi_parameters(_METADATA, frozenset(), form=False),
 )  # fmt: skip

@@ -36,15 +36,8 @@ from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.report import model
 from batchjob_stats_server.report.forms import FORMS, as_json
-from batchjob_stats_server.report.model import (
-    Advice,
-    Efficiency,
-    LogLink,
-    Report,
-    SimilarComparison,
-    SkippedRule,
-)
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
@@ -70,7 +63,7 @@ _INLINE_STYLE_POLICY = (
 
 @router.get(
     "/jobs/{jobid}/report",
-    response_model=Report,
+    response_model=model.Report,
     responses={200: {"content": {media_type: {} for media_type in _MEDIA_TYPES}}},
 )
 def job_report(
@@ -116,7 +109,7 @@ def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response
     return Response(f"{text}\n", media_type="text/plain", headers=headers)
 
 
-def find_report(caller: Caller, jobid: str, params: RunParams) -> Report | None:
+def find_report(caller: Caller, jobid: str, params: RunParams) -> model.Report | None:
     """The report of one run of a job; None if the caller may see no such job."""
     with caller.services.reader.connect() as db:
         run = run_of(db, caller.access, jobid, params.cluster, params.run)
@@ -173,11 +166,11 @@ ReportPart = Literal["efficiency", "advice", "comparisons", "silent", "logs"]
 
 
 REPORT_ROWS: Mapping[ReportPart, type[Any]] = {
-    "efficiency": Efficiency,
-    "advice": Advice,
-    "comparisons": SimilarComparison,
-    "silent": SkippedRule,
-    "logs": LogLink,
+    "efficiency": model.Efficiency,
+    "advice": model.Advice,
+    "comparisons": model.SimilarComparison,
+    "silent": model.SkippedRule,
+    "logs": model.LogLink,
 }
 
 

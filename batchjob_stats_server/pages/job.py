@@ -17,15 +17,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob.judgements import AT_LEAST
 from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import Reader
-from batchjob.quantities.curves import (
-    COMPARED_CURVES,
-    CPU,
-    GPU_MEMORY,
-    GPU_UTILIZATION,
-    MEMORY,
-    PLOTS,
-    plots_for,
-)
+from batchjob.quantities import curves
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
@@ -53,7 +45,7 @@ router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 _MAX_SIBLINGS = 12
 _MAX_NAMED_RUNS = 50
 _MAX_SHADED_STEPS = 40
-_MAIN_CURVES = {CPU, MEMORY, GPU_UTILIZATION, GPU_MEMORY}
+_MAIN_CURVES = {curves.CPU, curves.MEMORY, curves.GPU_UTILIZATION, curves.GPU_MEMORY}
 _ERROR_LINES = 10
 _MAX_LINE_CHARACTERS = 300
 _MAX_FILE_SECONDS = 1.0  # after which the page is shown without these lines
@@ -161,7 +153,7 @@ def _report_values(
         "report": report,
         "efficiency": [(each, usage_bars.efficiency_bar(each)) for each in report.efficiency],
         "zones": usage_bars.job_zones(page.services.rules, evaluate_quantities(inputs)),
-        "plots": plots_for(run["gpus_held"]),
+        "plots": curves.plots_for(run["gpus_held"]),
         "has_measurements": page.services.stores.has_store and has_started,
         "since": int(run["start_time"]) if has_started else None,
         "until": math.ceil(run["end_time"] or page.now) if has_started else None,
@@ -284,7 +276,7 @@ def compare(page: RequestPage, form: Annotated[CompareForm, Query()]) -> Respons
         missing=[text for text, row in runs if not row],
         chosen=chosen, others=tuple(chosen[MAX_JOBS:]),
         facts=[(name, _compare_fact(*fact, rows, page.now)) for name, fact in _FACTS.items()],
-        plots=[plot for plot in PLOTS if set(plot.curves) & set(COMPARED_CURVES)],
+        plots=[plot for plot in curves.PLOTS if set(plot.curves) & set(curves.COMPARED_CURVES)],
         has_measurements=page.services.stores.has_store,
     )  # fmt: skip
 

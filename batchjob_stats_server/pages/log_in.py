@@ -7,14 +7,7 @@ from fastapi.responses import RedirectResponse, Response
 from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.api.params import read_form
-from batchjob_stats_server.auth import browser_session
-from batchjob_stats_server.auth.oidc import (
-    CALLBACK_PATH,
-    OidcError,
-    OidcProvider,
-    ProviderUnreachableError,
-    parse_pending_login,
-)
+from batchjob_stats_server.auth import browser_session, oidc
 from batchjob_stats_server.auth.rights import audit_log
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import public_page
@@ -24,16 +17,16 @@ from batchjob_stats_server.services import CurrentServices, Services
 router = APIRouter(include_in_schema=False)
 
 
-def _provider(services: Services) -> OidcProvider:
+def _provider(services: Services) -> oidc.OidcProvider:
     if services.provider is None:
         raise Problem(404, "no provider is configured")
     return services.provider
 
 
-def _count_failure(services: Services, error: OidcError) -> Problem:
+def _count_failure(services: Services, error: oidc.OidcError) -> Problem:
     services.metrics.refused.labels("log-in").inc()
     audit_log.info("a log-in failed: %s", error)
-    if isinstance(error, ProviderUnreachableError):
+    if isinstance(error, oidc.ProviderUnreachableError):
         return Problem(503, str(error))
     return Problem(403, str(error))
 
@@ -44,24 +37,24 @@ def log_in(request: Request, services: CurrentServices, next: str = "/") -> Resp
     provider = _provider(services)
     try:
         address, pending_login = provider.begin(local_path(next))
-    except OidcError as error:
+    except oidc.OidcError as error:
         raise _count_failure(services, error) from error
     response = RedirectResponse(address, 303)
     browser_session.set_pending(request, response, pending_login.encode())
     return response
 
 
-@router.get(CALLBACK_PATH)
+@router.get(oidc.CALLBACK_PATH)
 def logged_in(request: Request, services: CurrentServices) -> Response:
     """Handle the provider's callback, and begin a session."""
     provider = _provider(services)
     pending_name = browser_session.pending_name(request)
     try:
-        pending_login = parse_pending_login(request.cookies.get(pending_name, ""))
+        pending_login = oidc.parse_pending_login(request.cookies.get(pending_name, ""))
         user, groups, at_provider = provider.finish(pending_login, dict(request.query_params))
         if not is_login(user):
-            raise OidcError(f"expected a login from the provider, got {user[:80]!r}")
-    except OidcError as error:
+            raise oidc.OidcError(f"expected a login from the provider, got {user[:80]!r}")
+    except oidc.OidcError as error:
         raise _count_failure(services, error) from error
     now = int(services.clock())
     end = now + int(services.settings.oidc.session)
@@ -89,8 +82,8 @@ async def back_channel(request: Request, services: CurrentServices) -> Response:
 
     try:
         await run_in_threadpool(end)
-    except ProviderUnreachableError as error:
+    except oidc.ProviderUnreachableError as error:
         raise _count_failure(services, error) from error
-    except OidcError as error:
+    except oidc.OidcError as error:
         raise Problem(400, str(error)) from error
     return Response(status_code=200, headers={"Cache-Control": "no-store"})

@@ -2,34 +2,27 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median, quantiles
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from batchjob.judgements import AT_LEAST
 from batchjob.runtime.times import rfc3339, to_milliseconds
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.queries.efficiency import ACCOUNTING, MEASURED
-from batchjob_stats_server.report import explain
+from batchjob_stats_server.report import explain, model
 from batchjob_stats_server.report.facts import evaluate_quantities
 from batchjob_stats_server.report.headline import headline
 from batchjob_stats_server.report.log_links import log_links
-from batchjob_stats_server.report.model import (
-    Basis,
-    Emission,
-    GpuUse,
-    JobEnergy,
-    JobSummary,
-    JobUse,
-    Report,
-    ReportInput,
-    Row,
-    Similar,
-    SimilarComparison,
-)
 from batchjob_stats_server.report.right_size import resubmission
 from batchjob_stats_server.report.rules import AdviceRule, advise
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
 _MIN_SIMILAR_JOBS = 3  # with fewer jobs, a median means nothing
 
-_JobValue = Callable[[Row, int], float | None]
+_JobValue = Callable[[model.Row, int], float | None]
 _COMPARED_QUANTITIES: Mapping[str, tuple[str, _JobValue]] = {
     "elapsed time": ("seconds", explain.elapsed_seconds),
     "CPU efficiency": ("ratio", lambda job, _: job["cpu_efficiency"]),
@@ -41,11 +34,11 @@ _COMPONENTS = ("host_active", "host_idle", "gpu_active", "gpu_idle")
 
 
 def build_report(
-    inputs: ReportInput,
+    inputs: model.ReportInput,
     rules: Sequence[AdviceRule],
     pue: float | None = None,
     log_address: str = "",
-) -> Report:
+) -> model.Report:
     """The report.
 
     `pue`: the site's power usage effectiveness, 1 or more; `log_address`: see `log_links`.
@@ -53,7 +46,7 @@ def build_report(
     job, now = inputs.job, inputs.now
     quantities = evaluate_quantities(inputs)
     advice, silent = advise(rules, quantities)
-    return Report(
+    return model.Report(
         headline=headline(inputs),
         job=_job_summary(job, explain.elapsed_seconds(job, now)),
         use=_job_use(job),
@@ -62,19 +55,15 @@ def build_report(
         efficiency=tuple(explain.efficiencies(job, now)),
         nodes=tuple(inputs.nodes),
         gpus=tuple(
-            GpuUse(
-                row["node"], row["gpu"], row["uuid"], row["gpu_instance"],
-                row["utilization_ratio"], row["memory_peak_bytes"],
-                inputs.gpu_memory.get(row["uuid"] + row["gpu_instance"]),
-                row["observed_seconds"], row["shared_seconds"], row["mps_seconds"],
-                row["sm_active_ratio"], row["sm_active_peak_ratio"], row["sm_occupancy_ratio"],
-                row["tensor_active_ratio"], row["dram_active_ratio"],
+            _from_columns(
+                model.GpuUse, row,
+                memory_total_bytes=inputs.gpu_memory.get(row["uuid"] + row["gpu_instance"]),
             )
             for row in inputs.gpus
         ),
         energy=_job_energy(job, pue),
         emissions=tuple(
-            Emission(row["provider"], row["grams"], row["grams"] * pue if pue else None)
+            model.Emission(row["provider"], row["grams"], row["grams"] * pue if pue else None)
             for row in inputs.emissions
         ),
         similar=_compare(inputs),
@@ -85,57 +74,52 @@ def build_report(
     )  # fmt: skip
 
 
-def _job_summary(job: Row, elapsed: float | None) -> JobSummary:
+def _job_summary(job: model.Row, elapsed: float | None) -> model.JobSummary:
     start, end = job["start_time"], job["end_time"]
     # The scheduler's word, unless the scheduler no longer knows the job.
     state_word = job["state" if job["state"] == JobState.VANISHED else "state_word"]
-    return JobSummary(
-        cluster=job["cluster"], jobid=job["jobid"], job_id=job["id"], user=job["username"],
-        group=job["groupname"],
-        array_jobid=job["array_jobid"], array_index=job["array_index"],
-        account=job["account"], partition=job["partition"], name=job["name"],
-        state=job["state"], state_word=state_word,
+    return _from_columns(
+        model.JobSummary, job,
+        job_id=job["id"], user=job["username"], group=job["groupname"], state_word=state_word,
         submit_time=job["submit_time"] * 1000,
         start_time=to_milliseconds(start), start_time_rfc3339=rfc3339(start),
-        end_time=to_milliseconds(end), end_time_rfc3339=rfc3339(end),
-        elapsed_seconds=elapsed, time_limit_seconds=job["time_limit_seconds"],
-        exit_code=job["exit_code"], exit_signal=job["exit_signal"],
-        exit_code_or_128_more=job["exit_code_or_128_more"],
+        end_time=to_milliseconds(end), end_time_rfc3339=rfc3339(end), elapsed_seconds=elapsed,
         nodes=job["allocated_nodes"], cpus=job["allocated_cpus"],
-        resized_cpu_seconds=job["resized_cpu_seconds"],
         memory_bytes=job["allocated_memory_bytes"], gpus=job["gpus_held"],
-        submit_line=job["submit_line"], work_dir=job["work_dir"],
-        allocated_resources=job["allocated_resources"], cancelled_by=job["cancelled_by"],
-        tool=job["tool"], parameters=job["parameters"], error=job["error"],
-        result_type=job["result_type"], record_id=job["record_id"],
     )  # fmt: skip
 
 
-def _job_use(job: Row) -> JobUse:
+def _from_columns(cls: type[T], row: model.Row, **others: Any) -> T:
+    """A dataclass of the columns that have its fields' names, and of other values."""
+    names = cls.__dataclass_fields__.keys() & row.keys()
+    return cls(**{**{name: row[name] for name in names}, **others})
+
+
+def _job_use(job: model.Row) -> model.JobUse:
     prefix = {MEASURED: "usage_", ACCOUNTING: "", AT_LEAST: ""}.get(job["cpu_basis"])
     user, system = (
         None if prefix is None else job[f"{prefix}{mode}_cpu_seconds"]
         for mode in ("user", "system")
     )
-    return JobUse(
+    return model.JobUse(
         job["cpu_used_seconds"], job["cpu_basis"], user, system, job["memory_used_bytes"],
         job["usage_process_io_read_bytes"], job["usage_process_io_written_bytes"],
         job["usage_io_read_bytes"], job["usage_io_written_bytes"],
     )  # fmt: skip
 
 
-def _basis(job: Row) -> Basis:
+def _basis(job: model.Row) -> model.Basis:
     if not explain.is_measured(job):
         has_accounting = job["cpu_seconds"] is not None or job["peak_memory_bytes"] is not None
         source = ACCOUNTING if has_accounting and job["end_time"] is not None else ""
-        return Basis(source, 0, 0, None, None, bool(source), explain.caveats(job))
-    return Basis(
+        return model.Basis(source, 0, 0, None, None, bool(source), explain.caveats(job))
+    return model.Basis(
         job["usage_source"], job["usage_samples"], job["usage_nodes"], job["usage_coverage"],
         to_milliseconds(job["usage_until_time"]), bool(job["usage_final"]), explain.caveats(job),
     )  # fmt: skip
 
 
-def _job_energy(job: Row, pue: float | None) -> JobEnergy:
+def _job_energy(job: model.Row, pue: float | None) -> model.JobEnergy:
     joules_by_component = {name: job[f"usage_energy_{name}_joules"] for name in _COMPONENTS}
     components = {
         name: joules for name, joules in joules_by_component.items() if joules is not None
@@ -144,10 +128,10 @@ def _job_energy(job: Row, pue: float | None) -> JobEnergy:
     site = total * pue if total is not None and pue else None
     source = job["usage_source"] if job["energy_basis"] == MEASURED else job["energy_basis"] or ""
     missing = "" if measured is not None else explain.energy_missing(job)
-    return JobEnergy(components, total, site, pue, source, missing)
+    return model.JobEnergy(components, total, site, pue, source, missing)
 
 
-def _compare(inputs: ReportInput) -> Similar:
+def _compare(inputs: model.ReportInput) -> model.Similar:
     """Compare a job with its similar jobs, if there are enough of them."""
     jobs = inputs.similar
     comparisons = tuple(
@@ -156,16 +140,18 @@ def _compare(inputs: ReportInput) -> Similar:
         if (comparison := _comparison(what, unit, value_of, inputs))
     )
     few = f"{len(jobs)} similar jobs completed; at least {_MIN_SIMILAR_JOBS} are needed"
-    return Similar(inputs.alike, len(jobs), comparisons, "" if comparisons else few)
+    return model.Similar(inputs.alike, len(jobs), comparisons, "" if comparisons else few)
 
 
 def _comparison(
-    what: str, unit: str, value_of: _JobValue, inputs: ReportInput
-) -> SimilarComparison | None:
+    what: str, unit: str, value_of: _JobValue, inputs: model.ReportInput
+) -> model.SimilarComparison | None:
     values = [value for job in inputs.similar if (value := value_of(job, inputs.now)) is not None]
     if len(values) < _MIN_SIMILAR_JOBS:
         return None
     this = value_of(inputs.job, inputs.now)
     lower, _, upper = quantiles(values, n=4, method="inclusive")
     below = None if this is None else sum(value < this for value in values) / len(values)
-    return SimilarComparison(what, unit, this, len(values), lower, median(values), upper, below)
+    return model.SimilarComparison(
+        what, unit, this, len(values), lower, median(values), upper, below
+    )

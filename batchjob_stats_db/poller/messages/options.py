@@ -6,16 +6,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
+from batchjob.runtime import values
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import (
-    LOOPBACK,
-    at_least_one,
-    duration,
-    http_url,
-    one_of,
-    text,
-    with_metavar,
-)
 from batchjob.secret_files import secret_file
 from batchjob_stats_db.database.subscriptions import (
     MAIL,
@@ -28,7 +20,7 @@ from batchjob_stats_db.database.subscriptions import (
 )
 
 
-@with_metavar("ZONE")
+@values.with_metavar("ZONE")
 def _parse_zone(value: Any) -> str:
     try:
         return ZoneInfo(str(value)).key
@@ -36,18 +28,18 @@ def _parse_zone(value: Any) -> str:
         raise ValueError(f"expected a time zone such as Europe/Paris, got {value!r}") from None
 
 
-@with_metavar("ADDRESS")
+@values.with_metavar("ADDRESS")
 def _parse_address(value: Any) -> str:
-    name, at, domain = text(value).rpartition("@")
+    name, at, domain = values.text(value).rpartition("@")
     if value == "" or (at and name and domain and value.isprintable() and " " not in value):
         return str(value)
     raise ValueError(f"expected an address such as batchjob@example.org, got {value!r}")
 
 
-@with_metavar("HOST[:PORT]")
+@values.with_metavar("HOST[:PORT]")
 def _parse_relay(value: Any) -> str:
     try:
-        parts = urlsplit(f"//{text(value)}")
+        parts = urlsplit(f"//{values.text(value)}")
         if value == "" or (parts.hostname and parts.port != 0 and parts.netloc == value):
             return str(value)
     except ValueError:
@@ -62,12 +54,12 @@ class MessageOptions:
     # fmt: off
     server: str = option("",
         "URL of the server, from which the reports in messages come; none: no messages.",
-        parse=http_url)
+        parse=values.http_url)
     token_file: str = option("",
         "File with a token of the server that has the role viewer.", parse=secret_file)
     ca_file: str = option("", "CA certificates (PEM) to trust instead of the system's.")
     link: str = option("",
-        "URL of the server in links (default: messages.server).", parse=http_url)
+        "URL of the server in links (default: messages.server).", parse=values.http_url)
     default: tuple[Wish, ...] = option((),
         "Event that people without a subscription for it are told of by mail: end, failure, "
         "started, idle=30m, memory=90% or digest.", parse=parse_wish, repeat=True)
@@ -76,14 +68,14 @@ class MessageOptions:
     zone: str = option("UTC", "Time zone of quiet hours and of times in messages.",
         parse=_parse_zone)
     gather: float = option(180.0,
-        "How long a message waits for others to the same person.", parse=duration)
+        "How long a message waits for others to the same person.", parse=values.duration)
     storm: int = option(5, "Number of messages waiting for a person, above which they become one "
-        "summary, at most one an hour.", parse=at_least_one)
+        "summary, at most one an hour.", parse=values.at_least_one)
     oldest: float = option(86400.0,
-        "Age at which a message that could not be sent is dropped.", parse=duration)
+        "Age at which a message that could not be sent is dropped.", parse=values.duration)
     smtp: str = option("", "Relay for mails; none: no mails.", parse=_parse_relay)
     smtp_tls: str = option("starttls", "Encryption of the connection to the relay.",
-        parse=one_of("starttls", "tls", "none"))
+        parse=values.one_of("starttls", "tls", "none"))
     smtp_ca_file: str = option("",
         "CA certificates (PEM) for the relay, instead of the system's.")
     smtp_user: str = option("", "User for log-in at the relay.")
@@ -97,8 +89,8 @@ class MessageOptions:
         "Domain of addresses that people may give instead of their own.", repeat=True)
     webhook: tuple[str, ...] = option((),
         "URL with which those of people's webhooks must begin; none: no webhooks.",
-        parse=http_url, repeat=True)
-    ntfy: str = option("", "URL of a server of ntfy; none: no ntfy.", parse=http_url)
+        parse=values.http_url, repeat=True)
+    ntfy: str = option("", "URL of a server of ntfy; none: no ntfy.", parse=values.http_url)
     ntfy_token_file: str = option("", "File with a token for that server.", parse=secret_file)
     # fmt: on
 
@@ -136,7 +128,7 @@ class MessageOptions:
         if bool(self.smtp_user) != bool(self.smtp_password_file):
             yield "messages.smtp-user: expected together with messages.smtp-password-file"
         host = urlsplit(f"//{self.smtp}").hostname
-        if self.smtp_user and self.smtp_tls == "none" and host not in LOOPBACK:
+        if self.smtp_user and self.smtp_tls == "none" and host not in values.LOOPBACK:
             yield "messages.smtp-tls: expected starttls or tls, which keep the password secret"
 
 
