@@ -288,7 +288,7 @@ def hourly_growth(db):
     """By how much the run time of running jobs grows in sums within an hour."""
     seconds = []
     for hours in (1, 2):
-        for day in {day_of(NOW - 7200), day_of(NOW)}:
+        for day in {day_of(NOW + more * 3600) for more in (-2, 0, 2)}:
             roll_up(db, "c1", day, NOW + hours * 3600)
         seconds.append(
             db.execute(sa.select(sa.func.sum(schema.daily_usage.c.wall_seconds))).scalar()
@@ -337,11 +337,11 @@ def test_state_and_clock_are_as_of_the_last_read_of_a_source_that_fails(site, fo
     try:
         with engine.begin() as db:
             db.execute(sa.insert(state).values(**failing))
-            for day in {day_of(NOW - 7200), day_of(NOW)}:
+            for day in {day_of(NOW + more * 3600) for more in (-2, 0, 2)}:
                 roll_up(db, "c1", day, NOW + 3600)
             sums = sa.select(sa.func.sum(schema.daily_usage.c.wall_seconds))
             stopped = db.execute(sums).scalar()
-            for day in {day_of(NOW - 7200), day_of(NOW)}:
+            for day in {day_of(NOW + more * 3600) for more in (-2, 0, 2)}:
                 roll_up(db, "c1", day, NOW + 7200)
             assert db.execute(sums).scalar() == stopped
         (row,) = get("/api/v1/jobs?state=RUNNING").json()
