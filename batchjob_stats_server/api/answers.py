@@ -4,12 +4,13 @@ import contextlib
 import functools
 import inspect
 import operator
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from types import GenericAlias
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote, urlencode
 
+import anyio
 import sqlalchemy as sa
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
@@ -135,6 +136,28 @@ class OpenStream(StreamingResponse):
             self._turns.take_now(self._user)
             stack.callback(self._turns.release, self._user)
             await super().__call__(scope, receive, send)
+
+
+_END = object()
+
+
+async def follow(
+    caller: Caller, chunks: Iterator[bytes | None], pause_seconds: float
+) -> AsyncIterator[bytes]:
+    """The chunks of files, each read in a thread for files, in turn with other users.
+
+    None among them: nothing more has been written yet.
+    """
+    in_turn = partial(caller.services.threads.files.run, caller.principal.person_key())
+    next_chunk: Callable[[], Any] = partial(next, chunks, _END)
+    try:
+        while (chunk := await in_turn(next_chunk)) is not _END:
+            if chunk is None:
+                await anyio.sleep(pause_seconds)
+            elif chunk:
+                yield chunk
+    except OSError:  # the headers have been sent, so the answer ends here
+        return
 
 
 def turn_route(name: Literal["light", "heavy", "files"]) -> type[APIRoute]:

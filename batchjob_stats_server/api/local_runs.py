@@ -4,14 +4,12 @@ A run has the rights of the user who started the server, so only admins start, s
 """
 
 import shlex
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path as FilePath
 from typing import Annotated, Literal, Protocol
 
-import anyio
 from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -22,7 +20,7 @@ from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merge_stream
 from batchjob.local_runs.record import Run
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import params as p
-from batchjob_stats_server.api.answers import FilesRoute, OpenStream
+from batchjob_stats_server.api.answers import FilesRoute, OpenStream, follow
 from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.api.samples import LINES, ChosenSamples, SampleFilter, stream_samples
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
@@ -281,7 +279,8 @@ def run_logs(
     directory = control.data / LOGS / record.jobid
     if not directory.is_dir():
         raise Problem(404, f"run {record.jobid}: no output was kept, or it has been deleted")
-    lines = _output(caller, control, record, directory, params)
+    chunks = _chunks(control, record, directory, params, caller.services.clock)
+    lines = follow(caller, chunks, _PAUSE_SECONDS)
     kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
     user = caller.principal.person_key()
     return OpenStream(lines, caller.services.streams, user, media_type=kind, headers=headers)
@@ -307,29 +306,27 @@ def run_samples(
     return stream_samples(caller, record.jobid, sample_filter, params)
 
 
-async def _output(
-    caller: Caller, control: RunControl, run: Run, directory: FilePath, params: LogsQuery
-) -> AsyncIterator[bytes]:
-    names = [each for each in STREAMS if params.stream in (None, each)]
+def _chunks(
+    control: RunControl, run: Run, directory: FilePath, params: LogsQuery,
+    clock: Callable[[], float],
+) -> Iterator[bytes | None]:  # fmt: skip
     readers, counting_readers = (
-        [Reader(directory, each, run.uid) for each in names] for _ in range(2)
+        [Reader(directory, each, run.uid) for each in STREAMS if params.stream in (None, each)]
+        for _ in range(2)
     )
-    on_files = partial(caller.services.threads.files.run, caller.principal.person_key())
-    try:
-        lines = await on_files(partial(_skip_to_last_lines, readers, counting_readers, params))
-        while True:
-            live = params.follow and await on_files(partial(_is_live, control, run))
-            more = True
-            while more:
-                text, more = await on_files(partial(_read_chunk, readers, lines))
-                if text:
-                    yield text
-            if not live or (params.until is not None and caller.services.clock() > params.until):
-                return
-            await anyio.sleep(_PAUSE_SECONDS)
-            lines = merge_streams(readers, params.since, params.until)
-    except OSError:  # the headers have been sent, so the answer ends here
-        return
+    lines = _skip_to_last_lines(readers, counting_readers, params)
+    while True:
+        live, is_full = params.follow and _is_live(control, run), True
+        while is_full:
+            for reader in readers:
+                reader.limit_time(_MAX_SECONDS_PER_CHUNK)
+            some = list(islice(lines, _LINES_PER_CHUNK))
+            is_full = len(some) == _LINES_PER_CHUNK
+            yield b"".join(line.text + b"\n" * line.is_complete for line in some)
+        if not live or (params.until is not None and clock() > params.until):
+            return
+        yield None
+        lines = merge_streams(readers, params.since, params.until)
 
 
 def _is_live(control: RunControl, run: Run) -> bool:
@@ -353,12 +350,3 @@ def _skip_to_last_lines(
         return lines
     number = sum(1 for _ in merge_streams(counting_readers, params.since, params.until))
     return islice(lines, max(0, number - params.limit), None if params.limit else 0)
-
-
-def _read_chunk(readers: Sequence[Reader], lines: Iterator[OutputLine]) -> tuple[bytes, bool]:
-    """The next part of the output, and whether there is more now."""
-    for reader in readers:
-        reader.limit_time(_MAX_SECONDS_PER_CHUNK)
-    chunk = list(islice(lines, _LINES_PER_CHUNK))
-    text = b"".join(line.text + b"\n" * line.is_complete for line in chunk)
-    return text, len(chunk) == _LINES_PER_CHUNK

@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-import anyio
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
@@ -20,7 +19,7 @@ from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.samples.folder import files_of, folder_of
 from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
 from batchjob_stats_server.api import params as p
-from batchjob_stats_server.api.answers import OpenStream, run_in_thread
+from batchjob_stats_server.api.answers import OpenStream, follow, run_in_thread
 from batchjob_stats_server.api.jobs import JobId, run_of
 from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
@@ -139,43 +138,39 @@ def stream_samples(
 ) -> Response:
     """An answer with samples of a job; Problem 503 if this server has no samples at all."""
     directory, user = _require_samples(caller.services), caller.principal.person_key()
-    replay, counting_replay = (Replay(directory, jobid, sample_filter.accepts) for _ in range(2))
-    lines = _lines(caller, replay, counting_replay, sample_filter, params)
+    replay = Replay(directory, jobid, sample_filter.accepts)
+    counting_replay = Replay(directory, jobid, sample_filter.accepts)
+    chunks = _chunks(replay, counting_replay, sample_filter, params, caller.services.clock)
     return OpenStream(
-        lines, caller.services.streams, user, replay.close,
+        follow(caller, chunks, _PAUSE_SECONDS), caller.services.streams, user, replay.close,
         headers={"Cache-Control": "no-store"}, media_type=LINES,
     )  # fmt: skip
 
 
-async def _lines(
-    caller: Caller, replay: Replay, counting_replay: Replay,
-    sample_filter: SampleFilter, params: ChosenSamples,
-) -> AsyncIterator[bytes]:  # fmt: skip
+def _chunks(
+    replay: Replay, counting_replay: Replay, sample_filter: SampleFilter, params: ChosenSamples,
+    clock: Callable[[], float],
+) -> Iterator[bytes | None]:  # fmt: skip
     """`counting_replay`: the same samples again, if only the last ones are requested."""
-    services, steps = caller.services, replay.read()
-    in_turn = partial(services.threads.files.run, caller.principal.person_key())
-    last_start = services.clock() + _FIRST_SAMPLE_SECONDS
-    try:
-        if params.limit is not None:
-            steps = await in_turn(
-                partial(_keep_last, steps, counting_replay, sample_filter, params.limit)
-            )
-        while True:
-            text, more = await in_turn(partial(_read_chunk, steps, sample_filter, params.type))
-            if text:
-                yield text
-            if more:
-                continue
-            now = services.clock()
-            waits = sample_filter.live and not replay.has_samples and now < last_start
-            if not params.follow or now > sample_filter.until:
-                return
-            if replay.is_over(now) and not waits:
-                return
-            await anyio.sleep(_PAUSE_SECONDS)
-            steps = replay.read()
-    except OSError:  # the headers have been sent, so the answer ends here
-        return
+    steps, last_start = replay.read(), clock() + _FIRST_SAMPLE_SECONDS
+    if params.limit is not None:
+        steps = _keep_last(steps, counting_replay, sample_filter, params.limit)
+    beginnings = ("time", "jobid", "node", *_SUBJECTS[params.type]) if params.type else ("",)
+    while True:
+        while some := list(islice(steps, _SAMPLES_PER_CHUNK)):
+            text = ""
+            for step in sample_filter.of_time(some):
+                document = sample_document(step).items()
+                sample = {key: value for key, value in document if key.startswith(beginnings)}
+                text += json.dumps(sample, separators=(",", ":")) + "\n"
+            yield text.encode()
+        now = clock()
+        waits = sample_filter.live and not replay.has_samples and now < last_start
+        is_over = now > sample_filter.until or (replay.is_over(now) and not waits)
+        if is_over or not params.follow:
+            return
+        yield None
+        steps = replay.read()
 
 
 def _keep_last(
@@ -185,17 +180,3 @@ def _keep_last(
     with contextlib.closing(counting_replay):
         number = sum(1 for _ in sample_filter.of_time(counting_replay.read()))
     return islice(sample_filter.of_time(steps), max(0, number - limit), None if limit else 0)
-
-
-def _read_chunk(
-    steps: Iterator[SamplePair], sample_filter: SampleFilter, subject: Subject | None
-) -> tuple[bytes, bool]:
-    """The next lines, and whether there are more now."""
-    chunk = list(islice(steps, _SAMPLES_PER_CHUNK))
-    beginnings = ("time", "jobid", "node", *_SUBJECTS[subject]) if subject else ("",)
-    text = ""
-    for step in sample_filter.of_time(chunk):
-        document = sample_document(step).items()
-        sample = {key: value for key, value in document if key.startswith(beginnings)}
-        text += json.dumps(sample, separators=(",", ":")) + "\n"
-    return text.encode(), len(chunk) == _SAMPLES_PER_CHUNK
