@@ -118,7 +118,10 @@ def subscribe(caller: CurrentCaller, new: NewSubscription) -> MadeSubscription:
             if new.account and event is not store.MessageEvent.DIGEST:
                 raise ValueError("account: expected none, since only a digest is about an account")
             if new.account and not coordinates(db, principal.user, cluster, new.account):
-                raise ValueError(f"account: you do not coordinate {new.account!r:.80}")
+                raise ValueError(
+                    f"account: expected one of which accounting names you a coordinator, "
+                    f"got {new.account!r:.80}"
+                )
             subscription = Subscription(
                 0, principal.user, event, new.channel, new.target, cluster, new.jobid, new.account,
                 new.quiet_hours, threshold, int(services.clock()),

@@ -128,7 +128,7 @@ class Board:
         is_measured = reading.samples is not None or self.watch.counts_rates
         since = driver.host.clock() - 2 * LONGEST_INTERVAL_SECONDS
         for each in reading.gpu.instances:
-            ratio = self._profiler.kernel_ratio(each.gpu_instance, since)
+            ratio = self._profiler.kernel_ratio(each, since)
             if ratio is not None:
                 reading.instances[each.uuid][UTILIZATION] = ratio
         self.known_gpu = KnownGpu(reading.gpu, at, None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchjob.quantities.gpu import PROFILED_SECONDS
 from batchjob.runtime.background import Loop
-from collectors.gpu.devices import Gpu
+from collectors.gpu.devices import Gpu, Instance
 from collectors.gpu.nvml_errors import OptionalCalls
 from collectors.gpu.reading import ProfileSample
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collectors.gpu.nvidia import Board, NvidiaGpus
 
 STEP_SECONDS = 1.0
-_PAUSE_SECONDS = 10.0  # while the GPU cannot be measured
+PAUSE_SECONDS = 10.0  # while the GPU cannot be measured
 _LONGEST_PAIR_SECONDS = 10.0
 _KEPT_SAMPLES = 60
 
@@ -59,15 +59,17 @@ class Profiler:
         self._session = -1
         self._metrics: dict[str, int] = {}
         self._start: _Sampled | None = None
+        self._instances: tuple[Instance, ...] = ()  # of which the recent samples are
         self._turn = 0
         self.loop = Loop(f"gpu{board.index}-profile", self.step)
 
-    def kernel_ratio(self, gpu_instance: int, since: float) -> float | None:
+    def kernel_ratio(self, instance: Instance, since: float) -> float | None:
         """The part of the time since then in which kernels ran on a MIG instance."""
+        number = str(instance.gpu_instance) if instance in self._instances else None
         found = [
             each.values
             for each in list(self.recent)
-            if each.gpu_instance == str(gpu_instance) and each.ended > since
+            if each.gpu_instance == number and each.ended > since
         ]
         seconds = sum(each[PROFILED_SECONDS] for each in found)
         return sum(each[_KERNELS] for each in found) / seconds if seconds else None
@@ -78,6 +80,9 @@ class Profiler:
         if session is None or gpu is None:
             self._start = None
             return STEP_SECONDS
+        if gpu.instances != self._instances:  # a new one may have the number of an old one
+            self.recent.clear()
+            self._start, self._instances = None, gpu.instances
         try:
             with session.use() as pynvml:
                 if session.number != self._session:
@@ -86,7 +91,7 @@ class Profiler:
                 return self._measure(pynvml, gpu)
         except Exception:  # the GPU or the driver is gone: its readings count and log that
             self._start, self._session = None, -1
-            return _PAUSE_SECONDS
+            return PAUSE_SECONDS
 
     def _open(self, pynvml: Any) -> None:
         self._optional = optional = OptionalCalls(
@@ -108,7 +113,7 @@ class Profiler:
         parts = _measurable_parts(gpu)
         if not self._metrics or not parts:
             self._start = None
-            return _PAUSE_SECONDS
+            return PAUSE_SECONDS
         if self._start and self._start.gpu_instance in parts:
             later = self._take(pynvml, self._start.gpu_instance, self._later)
             means = self._means(pynvml) if later else {}
@@ -121,7 +126,7 @@ class Profiler:
         part = parts[self._turn % len(parts)]
         if self._start is None or self._start.gpu_instance != part:
             self._start = self._take(pynvml, part, self._earlier)
-        return STEP_SECONDS if self._start else _PAUSE_SECONDS
+        return STEP_SECONDS if self._start else PAUSE_SECONDS
 
     def _take(self, pynvml: Any, part: int | None, sample: Any) -> _Sampled | None:
         """Fill a sample; None if the driver refuses, as without a permission."""

@@ -70,6 +70,7 @@ def test_form_of_another_site_or_of_none_is_refused(alice, path):
         ({"channel": "pigeon"}, "expected one of mail"),
         ({"channel": "ntfy", "target": "a/b"}, "expected a topic"),
         ({"account": "physics"}, "only a digest is about an account"),
+        ({"event": "digest", "account": "chem"}, "of which accounting names you a coordinator"),
         *(
             ({"channel": "webhook", "target": target}, "expected a URL below")
             for target in (

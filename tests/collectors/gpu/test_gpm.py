@@ -1,5 +1,6 @@
 """How well GPUs were used: GPM's values of a GPU, of its instances, and of the jobs on them."""
 
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from collectors.gpu.collector import GpuCollector, GpuOptions
 from collectors.gpu.devices import Gpu, Instance, Unit
 from collectors.gpu.holders import Holding
 from collectors.gpu.job_busy import JobBusyCounters
+from collectors.gpu.metrics import UTILIZATION
 from collectors.gpu.reading import GpuReading, ProfileSample
 from collectors.jobs.view import JobLifetime, make_name
 
@@ -22,6 +24,7 @@ ALICE, BOB = make_name("slurm", "1", "alice"), make_name("slurm", "2", "bob")
 @pytest.fixture(autouse=True)
 def seconds_pass_quickly(monkeypatch):
     monkeypatch.setattr(nvml_gpm, "STEP_SECONDS", 0.005)
+    monkeypatch.setattr(nvml_gpm, "PAUSE_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -107,6 +110,63 @@ def test_instance_of_several_compute_instances_is_not_measured(fake_nvml, driver
     driver.start()
     eventually(driver.known_gpus)
     assert not driver.profiles
+
+
+def test_instance_has_none_of_the_use_of_an_earlier_one_with_its_number(
+    fake_nvml, driver, eventually
+):
+    """MIG is reconfigured while a job runs: numbers of instances are given again."""
+    fake_nvml.add_gpus(1)
+    fake_nvml.create_mig_instances(0, {0: {"uuid": "MIG-old"}})
+    fake_nvml.set({"gpu0.gpm1": "1:90 2:90 10:1"})
+    driver.start()
+
+    def reading():
+        ((known,), found) = driver.known_gpus() or [None], {}
+        if known and known.observed:
+            found = {x: y.get(UTILIZATION) for x, y in known.observed.value.instances.items()}
+        return found, known and known.observed and known.observed.value.profile
+
+    eventually(lambda: reading()[0].get("MIG-old"))
+    fake_nvml.set({"gpu0.gpm1": "1:10 2:10 10:1"})
+    fake_nvml.create_mig_instances(0, {0: {"uuid": "MIG-new"}})
+    first = eventually(lambda: reading()[0].get("MIG-new"))
+    assert first == pytest.approx(0.1)
+    _, profile = reading()
+    assert all(x.values["sm_active_seconds"] < 0.2 * x.values["profiled_seconds"] for x in profile)
+
+
+def test_profiler_beside_delays_no_scrape_and_leaves_no_gap(fake_nvml, host, eventually):
+    """On an H200, a call took 0.33 s while `ncu` attached; other boards refuse for its time."""
+    fake_nvml.add_gpus(1)
+    fake_nvml.set({"gpu0.gpm": ONE_BLOCK})
+    collector = GpuCollector(host, GpuOptions(interval=0.02), None)
+    collector.start()
+
+    def exposed(name):
+        collector.refresh_map()
+        samples = {x.metric.name: x.samples for x in collector.collect()}
+        return samples.get(f"batchjob_gpu_{name}_total", ())
+
+    def profiled():
+        return sum(value for _, value in exposed("profiled_seconds"))
+
+    begun = time.monotonic()
+    eventually(profiled)
+    fake_nvml.set({"gpu0.nvmlGpmSampleGet.hangs": 1})
+    time.sleep(0.33)
+    before = profiled()  # answers, although the call goes on
+    fake_nvml.drop("gpu0.nvmlGpmSampleGet.hangs")
+    eventually(lambda: profiled() > before + 0.3)
+    fake_nvml.set({"gpu0.nvmlGpmSampleGet.returns": 19})
+    eventually(lambda: any('error="in_use"' in labels for labels, _ in exposed("errors")))
+    before = profiled()
+    fake_nvml.drop("gpu0.nvmlGpmSampleGet.returns")
+    after = eventually(lambda: (now := profiled()) > before and now)
+    assert after <= time.monotonic() - begun
+    ((_, active),) = exposed("sm_active_seconds")
+    assert active == pytest.approx(profiled() / 132, rel=0.05)
+    collector.stop()
 
 
 def second(began, instance="", **values):
