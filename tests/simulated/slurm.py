@@ -236,6 +236,7 @@ class SimulatedSlurm:
         for name, value in zip(plain, [*plain[1:], ""], strict=True):
             if name.startswith("--"):
                 options[name[2:]] = value
+        assert "--duplicates" in plain  # else of several runs, or jobs of one id, only the newest
         begin = int(options["starttime"].removeprefix("uts"))
         if "jobs" in options:
             found = self._of_ids(options["jobs"].split(","), options.get("endtime"))

@@ -59,6 +59,34 @@ def test_json_of_24_11_matches_sinfo_and_scontrol(recorded_output):
     assert nodes[0].memory_allocated_bytes == 1220 << 20
 
 
+def test_nodes_of_26_05_match_sinfo(recorded_output):
+    from_json = slurm_json.nodes(parse_json_object(recorded_output("slurm-26.05/nodes.json")))
+    text = recorded_output("slurm-26.05/scontrol-node-d-o.txt")
+    assert [node._replace(reason_since=None) for node in from_json] == slurm_text.nodes(text)
+    rows = recorded_output("slurm-26.05/sinfo-exporter.txt").decode().split()
+    by_sinfo = Counter(tuple(row.split("|")[3:5]) for row in rows if row.startswith("cpu*"))
+    assert by_sinfo == Counter(
+        ("reserved" if "reserved" in node.flags else node.state,
+         f"{node.cpus_allocated}/{node.cpus - node.cpus_allocated}/0/{node.cpus}")
+        for node in from_json
+    )  # fmt: skip
+    models = [node.gpu_models for node in from_json]
+    assert models == [(("a100", 4, 0),), (("a100", 2, 0), ("v100", 2, 0)), (), ()]
+    assert [(node.gpus, node.gpus_allocated) for node in from_json][2:] == [(2, 0), (0, 0)]
+
+
+def test_controller_of_26_05_in_json_and_text(recorded_output):
+    from_text = slurm_text.controller(recorded_output("slurm-26.05/sdiag.txt"))
+    from_json = slurm_json.controller(parse_json_object(recorded_output("slurm-26.05/sdiag.json")))
+    assert from_json.numbers == from_text.numbers
+    own = from_json.by_type["REQUEST_STATS_INFO"]  # sdiag itself, which was called twice
+    assert own.calls == from_text.by_type["REQUEST_STATS_INFO"].calls + 1
+    assert {**from_text.by_type, "REQUEST_STATS_INFO": own} == from_json.by_type
+    failed = {name: from_json.numbers[name] for name in ("failed", "completed", "cancelled")}
+    assert failed["failed"] == 0  # beside jobs that failed, which count as completed
+    assert failed["completed"] > 0
+
+
 def without_name_column(output: bytes) -> bytes:
     """The table without the column NAME: it is never requested, and one name contains `|`."""
     rows = [line.split(b"|") for line in output.splitlines()]

@@ -251,6 +251,27 @@ def test_zero_cpu_time_that_nobody_gathered_is_not_known(plugin):
         assert {each.cpu_seconds for each in (job, *job.steps)} == {None}
 
 
+def test_running_steps_have_no_figures_yet():
+    """Slurm prints 00:00:00 until a step has ended."""
+    job = job_with_steps("", {"State": "RUNNING", "End": "Unknown", "TotalCPU": "00:00:00"},
+                         State="RUNNING", End="Unknown", TotalCPU="00:00:00")  # fmt: skip
+    (step,) = job.steps
+    assert (job.cpu_seconds, step.cpu_seconds, step.exit_code, step.elapsed_seconds) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("row", "requested", "allocated"),
+    [
+        ({"ReqCPUS": "1", "ReqTRES": "cpu=1,node=1", "AllocTRES": "cpu=1,node=1"}, 1, 1),
+        ({"ReqCPUS": "1", "ReqTRES": "cpu=1,node=1", "AllocTRES": "cpu=2,node=1"}, 1, 2),
+    ],
+    ids=["--overcommit -n8", "two threads per core"],
+)
+def test_cpus_are_those_that_slurm_gave(row, requested, allocated):
+    (job, _) = parse_output(sacct_output(row, STEP | {"NTasks": "8"}))[0]
+    assert (job.requested_cpus, job.allocated_cpus, job.steps[0].tasks) == (requested, allocated, 8)
+
+
 def test_killed_extern_step_leaves_the_cpu_time_of_the_others():
     extern = {
         "JobIDRaw": "77.extern",
