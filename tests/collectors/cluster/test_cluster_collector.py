@@ -158,7 +158,7 @@ def test_metrics_that_slurm_exports_itself_can_be_omitted():
 def test_pending_jobs():
     jobs = [
         ClusterJob("1", "cpu", JobState.PENDING, "Priority", 3, 4, 1, 400),
-        ClusterJob("2", "cpu", JobState.PENDING, "Resources", 1, 2, None, 900),
+        ClusterJob("2", "cpu", JobState.PENDING, "Resources", 1, 2, None, 900, is_cut=True),
         ClusterJob("3", "cpu", JobState.COMPLETED),
     ]
     collector = cluster_collector(Clock(), jobs=lambda: jobs)
@@ -169,6 +169,7 @@ def test_pending_jobs():
     assert values["pending_cpus", "cpu"] == 14
     assert values["pending_gpus", "cpu"] == 3
     assert values["pending_longest_wait_seconds", "cpu"] == 600
+    assert values["arrays_cut", "cpu"] == 1
     assert ("jobs", "cpu", "COMPLETED") not in values
 
 

@@ -1,7 +1,12 @@
 """Edges of jobs' lives as Slurm 26.05.3 and 22.05.8 recorded them: the figures of each."""
 
+from pathlib import Path
+
 import pytest
 
+from batchjob.schedulers.fields import FieldReader
+from batchjob.schedulers.slurm.accounting.sacct_records import parse_rows
+from batchjob.schedulers.slurm.accounting.squeue_records import QUEUE_FIELDS, queued_jobs
 from batchjob.schedulers.states import JobState
 from tests.batchjob.schedulers.slurm.accounting.test_sources_agree import (
     jobs_from_rest,
@@ -10,6 +15,7 @@ from tests.batchjob.schedulers.slurm.accounting.test_sources_agree import (
     queue_from_text,
 )
 
+GOLDEN = Path(__file__).parents[4] / "golden"
 MB = 1 << 20
 EDGES = {
     "time limit of a minute; its end may be late": (
@@ -104,3 +110,33 @@ def test_waiting_jobs_have_the_reason_of_the_controller():
         reasons = {job.reason: job.eligible_time for job in waiting}
         assert reasons["BeginTime"] > max(job.submit_time for job in waiting)
         assert reasons["DependencyNeverSatisfied"] is None
+
+
+def test_sluid_is_the_exporters_after_a_requeue_and_after_a_resize():
+    """A requeue makes a new directory; a resize keeps the first one, `OriginalSLUID`."""
+    runs = {(job.jobid, job.state): job.sluid for job in jobs_from_rest("26.05.3-v2").values()}
+    assert runs == {
+        ("1", JobState.REQUEUED): "s8N5M8DDGS5600",
+        ("1", JobState.RUNNING): "s8N5M8DDHNSJ00",
+        ("3", JobState.RESIZED): "s8N5M8DDH3XD00",
+        ("3", JobState.COMPLETED): "s8N5M8DDH3XD00",
+    }
+    tree = "slurm-26.05-v2-sluid-io-pids-05-requeued-run-srun-salloc.prom"  # of the same minute
+    exposed = (GOLDEN / tree).read_text().splitlines()
+    (info,) = [line for line in exposed if line.startswith("batchjob_job_info") and '"1"' in line]
+    assert 'sluid="s8N5M8DDHNSJ00"' in info
+
+
+@pytest.mark.parametrize("name", ["a|b", "x\ny|dsu1", 'q"`', "n" * 300, "(null)", ""])
+def test_name_in_squeue_shifts_no_column(name):
+    row = dict.fromkeys(QUEUE_FIELDS, "N/A") | {
+        "JobID": "7", "JobArrayID": "7", "State": "PENDING", "SubmitTime": "1795754551",
+        "UserName": "dsu1", "Name": name,
+    }  # fmt: skip
+    others = [row | {"JobID": each, "JobArrayID": each} for each in ("8", "9")]
+    text = "".join("".join(f"{cell}\x1f!" for cell in each.values()) + "\n"
+                   for each in (others[0], row, others[1]))  # fmt: skip
+    rows = list(parse_rows(text.encode(), QUEUE_FIELDS, "\x1f!"))
+    assert all(isinstance(each, FieldReader) for each in rows)
+    found = [(each.job.jobid, each.job.user, each.job.name) for each in queued_jobs("s", "c", rows)]
+    assert found == [(jobid, "dsu1", name) for jobid in ("8", "7", "9")]
