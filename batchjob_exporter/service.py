@@ -10,14 +10,7 @@ from batchjob.runtime.values import LOOPBACK
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.options import ExporterSettings
 from batchjob_exporter.self_metrics import self_families_reader, version_text
-from batchjob_exporter.web.addresses import (
-    format_address,
-    is_answering,
-    is_reachable_remotely,
-    open_listeners,
-    open_systemd_listeners,
-    remove_socket_files,
-)
+from batchjob_exporter.web import addresses
 from batchjob_exporter.web.auth import RequestHandler, WebAccess, require_bearer
 from batchjob_exporter.web.server import HttpServer
 from batchjob_exporter.web.site import MetricsSite
@@ -66,16 +59,18 @@ class ExporterService:
         self._exporter = build_exporter(settings)
         site = MetricsSite(self._exporter, web.telemetry_path, version_text())
         self.sockets = (
-            open_systemd_listeners() if web.systemd_socket else open_listeners(web.listen_address)
+            addresses.open_systemd_listeners()
+            if web.systemd_socket
+            else addresses.open_listeners(web.listen_address)
         )
         answer: RequestHandler = site.answer
         if secret:
             answer = require_bearer(answer, secret, _accepted_host_names(self.sockets))
         self.web = WebAccess(web.config_file, answer)
         self._systemd, self._addresses = web.systemd_socket, web.listen_address
-        self.addresses = [format_address(each) for each in self.sockets]
+        self.addresses = [addresses.format_address(each) for each in self.sockets]
         protected = web.allow_from or self.web.requires_authentication or secret
-        if any(map(is_reachable_remotely, self.sockets)) and not protected:
+        if any(map(addresses.is_reachable_remotely, self.sockets)) and not protected:
             log.warning(
                 "anybody who can reach this node can read what its jobs do: set "
                 "--web.allow-from, or authentication in --web.config.file"
@@ -100,7 +95,7 @@ class ExporterService:
     def stop(self) -> None:
         self._server.stop()
         if not self._systemd:
-            remove_socket_files(self._addresses)
+            addresses.remove_socket_files(self._addresses)
         self._exporter.stop()
 
     def is_answering(self, seconds: float) -> bool:
@@ -110,7 +105,7 @@ class ExporterService:
         server's thread is checked: a restart would not help.
         """
         for listener in self.sockets:
-            if is_answering(listener, seconds):
+            if addresses.is_answering(listener, seconds):
                 self._answered_before.add(listener)
             elif listener in self._answered_before:
                 return False
@@ -119,6 +114,6 @@ class ExporterService:
 
 def _accepted_host_names(sockets: list[socket.socket]) -> frozenset[str] | None:
     """The host names under which loopback listeners are accessed; None: any."""
-    only_local = not any(map(is_reachable_remotely, sockets))
+    only_local = not any(map(addresses.is_reachable_remotely, sockets))
     any_tcp = any(each.family != socket.AF_UNIX for each in sockets)
     return LOOPBACK if only_local and any_tcp else None

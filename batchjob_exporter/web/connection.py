@@ -14,14 +14,7 @@ from http import HTTPStatus
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import NamedTuple, TypeVar
 
-from batchjob_exporter.web.message import (
-    HEAD_LIMIT,
-    HttpRequest,
-    RequestRefused,
-    parse_request,
-    render_response,
-    text_response,
-)
+from batchjob_exporter.web import message
 
 T = TypeVar("T")
 
@@ -84,7 +77,7 @@ class Answer(NamedTuple):
     keep_alive: bool
 
 
-ConnectionSteps = Generator[Wait | HttpRequest, Answer | None, None]
+ConnectionSteps = Generator[Wait | message.HttpRequest, Answer | None, None]
 _Step = Generator[Wait, object, T]
 
 
@@ -104,7 +97,7 @@ class HttpConnection:
         self.socket = self.stream.socket
         self.steps: ConnectionSteps = self._serve()
 
-    def resume(self) -> Wait | HttpRequest:
+    def resume(self) -> Wait | message.HttpRequest:
         return next(self.steps)
 
     def is_broken(self) -> bool:
@@ -135,10 +128,12 @@ class HttpConnection:
                 head = yield from self._read_head(deadline)
                 if head is None:
                     return
-                request = parse_request(head)
-            except RequestRefused as refused:
+                request = message.parse_request(head)
+            except message.RequestRefused as refused:
                 yield from self._send_all(
-                    render_response(text_response(refused.status, str(refused)), keep_alive=False)
+                    message.render_response(
+                        message.text_response(refused.status, str(refused)), keep_alive=False
+                    )
                 )
                 yield from self._linger()
                 return
@@ -157,8 +152,8 @@ class HttpConnection:
         while (end := buffer.find(b"\r\n\r\n", scanned)) < 0:
             if buffer and not request_begun:
                 request_begun, deadline = True, min(deadline, self.clock() + self.timeouts.head)
-            if len(buffer) > HEAD_LIMIT:
-                raise RequestRefused(
+            if len(buffer) > message.HEAD_LIMIT:
+                raise message.RequestRefused(
                     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large"
                 )
             scanned = max(len(buffer) - 3, 0)
@@ -169,7 +164,7 @@ class HttpConnection:
             except TimeoutError:
                 if not buffer:
                     return None
-                raise RequestRefused(
+                raise message.RequestRefused(
                     HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive"
                 ) from None
             if not data:
@@ -178,8 +173,8 @@ class HttpConnection:
             buffer += data if buffer else data.lstrip(b"\r\n")
         head = bytes(buffer[:end])
         del buffer[: end + 4]
-        if len(head) > HEAD_LIMIT:
-            raise RequestRefused(
+        if len(head) > message.HEAD_LIMIT:
+            raise message.RequestRefused(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large"
             )
         return head

@@ -16,14 +16,7 @@ from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.cluster import ClusterJob, ClusterNode, ClusterOptions, ClusterReaders
 from batchjob.schedulers.registry import CLUSTERS, Scheduler
-from collectors.cluster.changes import (
-    ConditionDurations,
-    GpuTime,
-    NodeFailures,
-    WaitDurations,
-    is_draining,
-    is_unavailable,
-)
+from collectors.cluster import changes
 from collectors.cluster.job_metrics import JobsReading
 from collectors.cluster.metrics import AGE, DAMAGED, ERRORS, INFO, METRICS, families
 from collectors.cluster.node_metrics import NodesReading
@@ -46,13 +39,13 @@ class Cluster(BackgroundCollector):
         self._scheduler = scheduler
         self._options = options
         self._log_once = LogOnce(log)
-        self._waits, self._failures = WaitDurations(), NodeFailures()
+        self._waits, self._failures = changes.WaitDurations(), changes.NodeFailures()
         self._unavailable, self._draining = (
-            ConditionDurations(is_unavailable),
-            ConditionDurations(is_draining),
+            changes.ConditionDurations(changes.is_unavailable),
+            changes.ConditionDurations(changes.is_draining),
         )
         self._validity_seconds = validity_seconds(options.interval, options.timeout)
-        self._gpu_time = GpuTime(self._validity_seconds)
+        self._gpu_time = changes.GpuTime(self._validity_seconds)
         self._observers: dict[str, Callable[[Any], Any]] = {
             "nodes": self._observe_nodes,
             "jobs": self._observe_jobs,

@@ -12,21 +12,9 @@ from functools import partial
 from typing import NamedTuple
 
 from batchjob.runtime.background import Refresher
+from collectors.gpu import metrics
 from collectors.gpu.busy import BusyCounter
 from collectors.gpu.devices import Gpu, Instance
-from collectors.gpu.metrics import (
-    CLOCK,
-    ECC,
-    ENERGY,
-    MEMORY_TEMPERATURE,
-    MEMORY_TOTAL,
-    MEMORY_USED,
-    POWER,
-    POWER_LIMIT,
-    TEMPERATURE,
-    UTILIZATION,
-    GpuMetric,
-)
 from collectors.gpu.reading import EnergyCounter, GpuProcess, GpuReading, KnownGpu, max_reading_age
 from collectors.host import Host, list_directory, read_text
 
@@ -73,18 +61,18 @@ def read(host: Host, card: Card, index: int) -> GpuReading:
     """
     os.stat(card.directory)
     directory = card.directory
-    values: dict[GpuMetric, float | None] = {
+    values: dict[metrics.GpuMetric, float | None] = {
         **_read_sensors(directory),
         **_read_memory_errors(directory),
     }
-    if values.get(POWER) == 0:
-        values |= {POWER: None, ENERGY: values.get(ENERGY) or None}
+    if values.get(metrics.POWER) == 0:
+        values |= {metrics.POWER: None, metrics.ENERGY: values.get(metrics.ENERGY) or None}
     is_whole = card.partitions == 1
     if is_whole:
         values |= {
-            UTILIZATION: _read_number(os.path.join(directory, "gpu_busy_percent"), 0.01),
-            MEMORY_USED: _read_number(os.path.join(directory, "mem_info_vram_used")),
-            MEMORY_TOTAL: _read_number(os.path.join(directory, "mem_info_vram_total")),
+            metrics.UTILIZATION: _read_number(os.path.join(directory, "gpu_busy_percent"), 0.01),
+            metrics.MEMORY_USED: _read_number(os.path.join(directory, "mem_info_vram_used")),
+            metrics.MEMORY_TOTAL: _read_number(os.path.join(directory, "mem_info_vram_total")),
         }
     return GpuReading(
         describe(card, index),
@@ -122,34 +110,34 @@ def describe(card: Card, index: int) -> Gpu:
 
 # hwmon channel label → quantity and factor to its unit.
 _QUANTITIES_BY_LABEL = {
-    "edge": (TEMPERATURE, 1e-3),
-    "mem": (MEMORY_TEMPERATURE, 1e-3),
-    "sclk": (CLOCK["graphics"], 1.0),
-    "mclk": (CLOCK["memory"], 1.0),
+    "edge": (metrics.TEMPERATURE, 1e-3),
+    "mem": (metrics.MEMORY_TEMPERATURE, 1e-3),
+    "sclk": (metrics.CLOCK["graphics"], 1.0),
+    "mclk": (metrics.CLOCK["memory"], 1.0),
 }
 
 
-def _read_sensors(directory: str) -> dict[GpuMetric, float | None]:
+def _read_sensors(directory: str) -> dict[metrics.GpuMetric, float | None]:
     """Power (uW), energy (uJ), temperatures (mC) and clocks (Hz) from the card's hwmon."""
     root = os.path.join(directory, "hwmon")
     for name in list_directory(root):
         hwmon = os.path.join(root, name)
         values = dict(_read_channels(hwmon))
         # MI300 and others have no sensor called edge; the hottest spot is used instead.
-        if TEMPERATURE not in values:
-            values[TEMPERATURE] = _read_number(os.path.join(hwmon, "temp2_input"), 1e-3)
+        if metrics.TEMPERATURE not in values:
+            values[metrics.TEMPERATURE] = _read_number(os.path.join(hwmon, "temp2_input"), 1e-3)
         average = _read_number(os.path.join(hwmon, "power1_average"), 1e-6)
         momentary = _read_number(os.path.join(hwmon, "power1_input"), 1e-6)
         return {
             **values,
-            POWER: average if average is not None else momentary,
-            POWER_LIMIT: _read_number(os.path.join(hwmon, "power1_cap"), 1e-6),
-            ENERGY: _read_number(os.path.join(hwmon, "energy1_input"), 1e-6),
+            metrics.POWER: average if average is not None else momentary,
+            metrics.POWER_LIMIT: _read_number(os.path.join(hwmon, "power1_cap"), 1e-6),
+            metrics.ENERGY: _read_number(os.path.join(hwmon, "energy1_input"), 1e-6),
         }
     return {}
 
 
-def _read_channels(hwmon: str) -> Iterator[tuple[GpuMetric, float | None]]:
+def _read_channels(hwmon: str) -> Iterator[tuple[metrics.GpuMetric, float | None]]:
     for name in list_directory(hwmon):
         if name.endswith("_label"):
             quantity, factor = _QUANTITIES_BY_LABEL.get(
@@ -160,14 +148,14 @@ def _read_channels(hwmon: str) -> Iterator[tuple[GpuMetric, float | None]]:
                 yield quantity, _read_number(path, factor)
 
 
-def _read_memory_errors(directory: str) -> dict[GpuMetric, float | None]:
+def _read_memory_errors(directory: str) -> dict[metrics.GpuMetric, float | None]:
     """`ue: 0` and `ce: 0` of the memory controller (RAS); absent without RAS."""
     counts = dict(
         line.split(": ", 1)
         for line in read_text(os.path.join(directory, "ras/umc_err_count")).splitlines()
         if re.fullmatch(r"(ue|ce): \d+", line)
     )
-    kinds = {"ce": ECC["corrected"], "ue": ECC["uncorrected"]}
+    kinds = {"ce": metrics.ECC["corrected"], "ue": metrics.ECC["uncorrected"]}
     return {kinds[kind]: float(count) for kind, count in counts.items()}
 
 
@@ -215,8 +203,12 @@ def shared_meters(readings: Sequence[GpuReading]) -> dict[str, str]:
     """
     meters = {}
     for pair in zip(readings[::2], readings[1::2], strict=False):
-        kinds = {(each.gpu.name, each.values.get(MEMORY_TOTAL)) for each in pair}
-        silent = [each for each in pair if POWER not in each.values and ENERGY not in each.values]
+        kinds = {(each.gpu.name, each.values.get(metrics.MEMORY_TOTAL)) for each in pair}
+        silent = [
+            each
+            for each in pair
+            if metrics.POWER not in each.values and metrics.ENERGY not in each.values
+        ]
         if len(kinds) != 1 or len(silent) != 1:
             return {}
         (metered,) = (each for each in pair if each is not silent[0])

@@ -2,29 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from collectors.gpu import metrics
 from collectors.gpu.checkpoint import GpuCounters
 from collectors.gpu.devices import Gpu, Unit, units_of
 from collectors.gpu.holders import CONFLICT_KINDS, Holding
-from collectors.gpu.metrics import (
-    COUNTED,
-    DISAGREEMENTS,
-    DRIVER_INFO,
-    ENERGY,
-    ERRORS,
-    INFO,
-    JOB_COUNTED,
-    JOB_FREE_BUSY_SECONDS,
-    JOB_FREE_OBSERVED_SECONDS,
-    JOB_INFO,
-    JOB_MEMORY,
-    JOB_PROCESSES,
-    JOB_SHARE,
-    JOB_UTILIZATION,
-    METRICS,
-    PROCESSES,
-    QUANTITIES,
-    READING_AGE,
-)
 from collectors.gpu.reading import KnownGpu
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, join, labels
 
@@ -49,12 +30,12 @@ def families(
     samples += _counted_samples(counters, {each.gpu.uuid: each.gpu for each in gpus})
     for vendor, version in drivers.items():
         if version:
-            samples.append((DRIVER_INFO, labels(vendor=vendor, version=version), 1))
+            samples.append((metrics.DRIVER_INFO, labels(vendor=vendor, version=version), 1))
     for (gpu, error), count in sorted(errors.items()):
-        samples.append((ERRORS, labels(gpu=gpu, error=error), count))
+        samples.append((metrics.ERRORS, labels(gpu=gpu, error=error), count))
     for kind in CONFLICT_KINDS if gpus else ():
-        samples.append((DISAGREEMENTS, labels(kind=kind), conflicts.get(kind, 0)))
-    grouped: dict[Metric, list[tuple[Labels, float]]] = {metric: [] for metric in METRICS}
+        samples.append((metrics.DISAGREEMENTS, labels(kind=kind), conflicts.get(kind, 0)))
+    grouped: dict[Metric, list[tuple[Labels, float]]] = {metric: [] for metric in metrics.METRICS}
     for metric, sample_labels, value in samples:
         if value is not None:
             grouped[metric].append((sample_labels, value))
@@ -65,20 +46,20 @@ def _gpu_samples(each: KnownGpu, now: float) -> Iterator[GpuSample]:
     gpu = each.gpu
     reading = each.observed.value if each.observed else None
     for unit in dict.fromkeys((Unit(gpu), *units_of(gpu))):
-        yield INFO, _info_labels(unit), 1
+        yield metrics.INFO, _info_labels(unit), 1
         if reading is None:
             continue
         own_labels = unit_labels(unit)
         values = reading.values_of(unit)
-        for quantity in QUANTITIES:
+        for quantity in metrics.QUANTITIES:
             yield quantity.metric, join(own_labels, quantity.labels), values.get(quantity)
         processes = reading.processes_on(unit)
-        yield PROCESSES, own_labels, None if processes is None else len(processes)
+        yield metrics.PROCESSES, own_labels, None if processes is None else len(processes)
     if each.last_seen is not None:
         age = labels(gpu=str(gpu.index), uuid=gpu.uuid)
-        yield READING_AGE, age, max(0.0, now - each.last_seen)
-    if reading is not None and reading.energy is not None and ENERGY not in reading.values:
-        yield ENERGY.metric, unit_labels(Unit(gpu)), reading.energy.joules
+        yield metrics.READING_AGE, age, max(0.0, now - each.last_seen)
+    if reading is not None and reading.energy is not None and metrics.ENERGY not in reading.values:
+        yield metrics.ENERGY.metric, unit_labels(Unit(gpu)), reading.energy.joules
 
 
 def _holding_samples(holding: Holding) -> Iterator[GpuSample]:
@@ -92,31 +73,31 @@ def _holding_samples(holding: Holding) -> Iterator[GpuSample]:
         source=holding.source,
         confirmed="true" if holding.confirmed else "false",
     )
-    yield JOB_INFO, join(holding.job.labels, info), 1
+    yield metrics.JOB_INFO, join(holding.job.labels, info), 1
     own_labels = join(holding.job.labels, unit_labels(unit))
-    yield JOB_SHARE, own_labels, holding.share
-    yield JOB_UTILIZATION, own_labels, holding.utilization
-    yield JOB_MEMORY, own_labels, holding.memory_bytes
-    yield JOB_PROCESSES, own_labels, holding.processes
+    yield metrics.JOB_SHARE, own_labels, holding.share
+    yield metrics.JOB_UTILIZATION, own_labels, holding.utilization
+    yield metrics.JOB_MEMORY, own_labels, holding.memory_bytes
+    yield metrics.JOB_PROCESSES, own_labels, holding.processes
 
 
 def _counted_samples(counters: GpuCounters, gpus: Mapping[str, Gpu]) -> Iterator[GpuSample]:
     """Those of a GPU that is not known (again) are left out, since its number is not known."""
     rows = [
-        *((COUNTED, NO_LABELS, unit, sums) for unit, sums in counters.boards.items()),
+        *((metrics.COUNTED, NO_LABELS, unit, sums) for unit, sums in counters.boards.items()),
         *(
-            (JOB_COUNTED, job.labels, (uuid, instance), sums)
+            (metrics.JOB_COUNTED, job.labels, (uuid, instance), sums)
             for (job, uuid, instance), sums in counters.jobs.items()
         ),
     ]
-    for metrics, owner, (uuid, instance), sums in rows:
+    for counted, owner, (uuid, instance), sums in rows:
         if uuid in gpus:
             unit = labels(gpu=str(gpus[uuid].index), uuid=uuid, gpu_instance=instance)
-            for name, (metric, more) in metrics.items():
+            for name, (metric, more) in counted.items():
                 yield metric, join(owner, unit, more), sums.get(name)
     for job, time in counters.free.items():
-        yield JOB_FREE_BUSY_SECONDS, job.labels, time.busy_seconds
-        yield JOB_FREE_OBSERVED_SECONDS, job.labels, time.observed_seconds
+        yield metrics.JOB_FREE_BUSY_SECONDS, job.labels, time.busy_seconds
+        yield metrics.JOB_FREE_OBSERVED_SECONDS, job.labels, time.observed_seconds
 
 
 def unit_labels(unit: Unit) -> Labels:

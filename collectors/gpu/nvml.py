@@ -8,48 +8,33 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from collectors.gpu import metrics
 from collectors.gpu.busy import UtilizationSample
 from collectors.gpu.devices import Gpu, Instance
-from collectors.gpu.metrics import (
-    CLOCK,
-    ECC,
-    ENERGY,
-    LOW_UTILIZATION,
-    MEMORY_TEMPERATURE,
-    MEMORY_TOTAL,
-    MEMORY_USED,
-    NVLINK,
-    POWER,
-    POWER_LIMIT,
-    TEMPERATURE,
-    THROTTLED,
-    UTILIZATION,
-    GpuMetric,
-)
 from collectors.gpu.nvml_errors import OptionalCalls
 from collectors.gpu.reading import GpuProcess, GpuReading
 
 _NO_INSTANCE = 0xFFFFFFFF
 
 
-_Field = tuple[GpuMetric, Callable[[Any, Any], float]]
+_Field = tuple[metrics.GpuMetric, Callable[[Any, Any], float]]
 """A quantity, and the call that returns it in its unit, from pynvml and the device handle."""
 
 
 def _clock(name: str, kind: int) -> _Field:
-    return CLOCK[name], lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, kind) * 1e6
+    return metrics.CLOCK[name], lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, kind) * 1e6
 
 
 def _ecc(name: str, kind: int) -> _Field:
     # 1 is NVML_AGGREGATE_ECC: errors over the lifetime of the board, across reboots.
-    return ECC[name], lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, 1)
+    return metrics.ECC[name], lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, 1)
 
 
 _BOARD: tuple[_Field, ...] = (
-    (POWER, lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
-    (POWER_LIMIT, lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
-    (ENERGY, lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3),
-    (TEMPERATURE, lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, 0)),
+    (metrics.POWER, lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
+    (metrics.POWER_LIMIT, lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
+    (metrics.ENERGY, lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3),
+    (metrics.TEMPERATURE, lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, 0)),
     _clock("graphics", 0),
     _clock("sm", 1),
     _clock("memory", 2),
@@ -65,15 +50,15 @@ _BOARD: tuple[_Field, ...] = (
 # read: they have 32 bits and wrap within a tenth of a second at full rate.
 _ALL_LINKS = 0xFFFFFFFF
 FIELD_VALUES = (
-    (THROTTLED["power"], 74, 0, 1e-9),
-    (THROTTLED["thermal"], 75, 0, 1e-9),
-    (THROTTLED["sync_boost"], 76, 0, 1e-9),
-    (THROTTLED["board_limit"], 77, 0, 1e-9),
-    (LOW_UTILIZATION, 78, 0, 1e-9),
-    (THROTTLED["reliability"], 79, 0, 1e-9),
-    (MEMORY_TEMPERATURE, 82, 0, 1.0),
-    (NVLINK["transmit"], 138, _ALL_LINKS, 1024.0),
-    (NVLINK["receive"], 139, _ALL_LINKS, 1024.0),
+    (metrics.THROTTLED["power"], 74, 0, 1e-9),
+    (metrics.THROTTLED["thermal"], 75, 0, 1e-9),
+    (metrics.THROTTLED["sync_boost"], 76, 0, 1e-9),
+    (metrics.THROTTLED["board_limit"], 77, 0, 1e-9),
+    (metrics.LOW_UTILIZATION, 78, 0, 1e-9),
+    (metrics.THROTTLED["reliability"], 79, 0, 1e-9),
+    (metrics.MEMORY_TEMPERATURE, 82, 0, 1.0),
+    (metrics.NVLINK["transmit"], 138, _ALL_LINKS, 1024.0),
+    (metrics.NVLINK["receive"], 139, _ALL_LINKS, 1024.0),
 )
 
 _POWER_INSTANT = 186  # milliwatts
@@ -200,13 +185,13 @@ def _read_mig_instance(optional: OptionalCalls, handle: Any) -> _MigInstance | N
     return _MigInstance(instance, handle, max(1, attributes.computeInstanceSliceCount))
 
 
-def _memory(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+def _memory(optional: OptionalCalls, handle: Any) -> dict[metrics.GpuMetric, float]:
     nvml = optional.nvml
     # Version 2 does not count memory reserved by the driver as used; old drivers lack it.
     memory = optional(nvml.nvmlDeviceGetMemoryInfo, handle, nvml.nvmlMemory_v2) or optional(
         nvml.nvmlDeviceGetMemoryInfo, handle
     )
-    return {MEMORY_USED: memory.used, MEMORY_TOTAL: memory.total} if memory else {}
+    return {metrics.MEMORY_USED: memory.used, metrics.MEMORY_TOTAL: memory.total} if memory else {}
 
 
 def memory_used(optional: OptionalCalls, handle: Any) -> int | None:
@@ -254,21 +239,21 @@ def _utilization_sample(sample: tuple[int, float]) -> UtilizationSample:
 
 def _utilization(
     optional: OptionalCalls, handle: Any, busy: _Samples | None
-) -> dict[GpuMetric, float]:
+) -> dict[metrics.GpuMetric, float]:
     """The mean of the driver's samples, or else its newest value."""
     valid = [percent for _, percent in busy or () if 0 <= percent <= 100]
     if valid:
-        return {UTILIZATION: sum(valid) / len(valid) / 100}
+        return {metrics.UTILIZATION: sum(valid) / len(valid) / 100}
     rates = optional(optional.nvml.nvmlDeviceGetUtilizationRates, handle)
-    return {UTILIZATION: rates.gpu / 100} if rates else {}
+    return {metrics.UTILIZATION: rates.gpu / 100} if rates else {}
 
 
-def _fields(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+def _fields(optional: OptionalCalls, handle: Any) -> dict[metrics.GpuMetric, float]:
     values = {quantity: optional(read, optional.nvml, handle) for quantity, read in _BOARD}
     return {quantity: value for quantity, value in values.items() if value is not None}
 
 
-def _field_values(optional: OptionalCalls, handle: Any) -> dict[GpuMetric, float]:
+def _field_values(optional: OptionalCalls, handle: Any) -> dict[metrics.GpuMetric, float]:
     wanted = [(field, scope) for _, field, scope, _ in FIELD_VALUES]
     answers = optional(optional.nvml.nvmlDeviceGetFieldValues, handle, wanted) or ()
     return {

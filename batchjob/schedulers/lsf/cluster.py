@@ -11,14 +11,8 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
+from batchjob.runtime import subprocesses
 from batchjob.runtime.log import LogOnce
-from batchjob.runtime.subprocesses import (
-    CommandFailedError,
-    CommandOptions,
-    NotJsonError,
-    SchedulerError,
-    run,
-)
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.cluster import (
     ClusterJob,
@@ -45,7 +39,7 @@ _JOB_FIELDS = (
 )  # fmt: skip
 
 
-def command_readers(options: CommandOptions) -> ClusterReaders:
+def command_readers(options: subprocesses.CommandOptions) -> ClusterReaders:
     """The queries by commands; bjobs lists ended jobs for CLEAN_PERIOD."""
     log_once = LogOnce(log)
 
@@ -58,23 +52,23 @@ def command_readers(options: CommandOptions) -> ClusterReaders:
     return ClusterReaders(nodes=read_nodes, jobs=read_jobs)
 
 
-def _query_hosts(options: CommandOptions) -> list[JsonRecord]:
+def _query_hosts(options: subprocesses.CommandOptions) -> list[JsonRecord]:
     """bhosts' records; fix packs added fields, and an older bhosts fails on a field it lacks."""
     for fields in (_ALL_HOST_FIELDS, _GPU_FIELDS):
-        with contextlib.suppress(CommandFailedError, NotJsonError):
+        with contextlib.suppress(subprocesses.CommandFailedError, subprocesses.NotJsonError):
             return parse_records(_run_bhosts(options, fields))
     return parse_records(_run_bhosts(options, _HOST_FIELDS))
 
 
-def _run_bhosts(options: CommandOptions, fields: str) -> bytes:
-    return run(options, ("bhosts", "-X", "-json", "-o", fields)).stdout
+def _run_bhosts(options: subprocesses.CommandOptions, fields: str) -> bytes:
+    return subprocesses.run(options, ("bhosts", "-X", "-json", "-o", fields)).stdout
 
 
-def _query_memory(options: CommandOptions, log_once: LogOnce) -> dict[str, int]:
+def _query_memory(options: subprocesses.CommandOptions, log_once: LogOnce) -> dict[str, int]:
     """Memory of each host in bytes; empty if lshosts fails, since it is not essential."""
     try:
-        found = parse_host_memory(run(options, ("lshosts", "-w")).stdout)
-    except SchedulerError as error:
+        found = parse_host_memory(subprocesses.run(options, ("lshosts", "-w")).stdout)
+    except subprocesses.SchedulerError as error:
         log_once.warning("lshosts", "memory of LSF's hosts: %s", error)
         return {}
     log_once.forget("lshosts")
@@ -99,7 +93,7 @@ def parse_host_memory(output: bytes) -> dict[str, int]:
 def nodes(hosts: Sequence[JsonRecord], memory_bytes: Mapping[str, int]) -> list[ClusterNode]:
     found = [_node(record, memory_bytes) for record in hosts if record.get("HOST_NAME")]
     if not found:
-        raise SchedulerError("bhosts lists no hosts")
+        raise subprocesses.SchedulerError("bhosts lists no hosts")
     return found
 
 

@@ -10,16 +10,7 @@ from urllib.parse import urlencode
 
 from batchjob.runtime.settings import option
 from batchjob.secret_files import secret_file
-from collectors.emissions.providers.provider import (
-    HOUR,
-    MINUTE,
-    EmissionFactor,
-    FactorError,
-    FetchJson,
-    ProviderAccess,
-    ProviderEntry,
-    newest,
-)
+from collectors.emissions.providers import provider
 
 URL = "https://api.electricitymaps.com"
 CREDIT = "Electricity Maps, under its own terms"
@@ -35,25 +26,29 @@ class ElectricityMapsOptions:
     )
 
 
-def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[EmissionFactor, ...]:
+def read(
+    fetch_json: provider.FetchJson, access: provider.ProviderAccess, now: float
+) -> tuple[provider.EmissionFactor, ...]:
     query = urlencode({"zone": access.zone, "emissionFactorType": "lifecycle"})
     url = f"{access.url}/v3/carbon-intensity/latest?{query}"
     return (parse(fetch_json(url, [("auth-token", access.secret())]), access.zone, now),)
 
 
-def parse(document: Any, zone: str, now: float) -> EmissionFactor:
+def parse(document: Any, zone: str, now: float) -> provider.EmissionFactor:
     """`{"zone", "carbonIntensity", "datetime", "emissionFactorType", "isEstimated", ...}`."""
     if not isinstance(document, dict) or document.get("zone") != zone:
-        raise FactorError("malformed", f"electricity_maps: the answer is not about zone {zone}")
+        raise provider.FactorError(
+            "malformed", f"electricity_maps: the answer is not about zone {zone}"
+        )
     scope = _SCOPES.get(str(document.get("emissionFactorType", "lifecycle")))
     if scope is None:
-        raise FactorError("malformed", "electricity_maps: unknown emissionFactorType")
+        raise provider.FactorError("malformed", "electricity_maps: unknown emissionFactorType")
     value, at = document.get("carbonIntensity"), document.get("datetime")
     row = (value, at, document.get("isEstimated"))
-    return newest("electricity_maps", zone, scope, [row], now)
+    return provider.newest("electricity_maps", zone, scope, [row], now)
 
 
-PROVIDER = ProviderEntry(
-    read, URL, 30 * MINUTE, 6 * HOUR, r"[A-Z]{2}(-[A-Z0-9]+){0,3}", CREDIT,
+PROVIDER = provider.ProviderEntry(
+    read, URL, 30 * provider.MINUTE, 6 * provider.HOUR, r"[A-Z]{2}(-[A-Z0-9]+){0,3}", CREDIT,
     credential_option="electricity_maps_token_file",
 )  # fmt: skip

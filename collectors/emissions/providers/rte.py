@@ -8,16 +8,7 @@ and zeros occur. 50 000 calls per user and month.
 from typing import Any
 from urllib.parse import urlencode
 
-from collectors.emissions.providers.provider import (
-    HOUR,
-    MINUTE,
-    EmissionFactor,
-    FetchJson,
-    ProviderAccess,
-    ProviderEntry,
-    newest,
-    rows,
-)
+from collectors.emissions.providers import provider
 
 URL = "https://odre.opendatasoft.com"
 CREDIT = "RTE, eCO2mix, by Open Data Réseaux Énergies (ODRÉ)"
@@ -30,16 +21,18 @@ _QUERY = {
 }
 
 
-def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[EmissionFactor, ...]:
+def read(
+    fetch_json: provider.FetchJson, access: provider.ProviderAccess, now: float
+) -> tuple[provider.EmissionFactor, ...]:
     """The newest quarter of an hour that has a value."""
     return (parse(fetch_json(access.url + _PATH + urlencode(_QUERY)), now),)
 
 
-def parse(document: Any, now: float) -> EmissionFactor:
+def parse(document: Any, now: float) -> provider.EmissionFactor:
     """`{"results": [{"taux_co2": 23, "date_heure": "2024-05-02T14:15:00+02:00"}, ...]}`."""
-    found = rows(document, "results")
+    found = provider.rows(document, "results")
     values = [(row.get("taux_co2"), row.get("date_heure"), False) for row in found]
-    return newest("rte", "FR", "combustion", values, now)
+    return provider.newest("rte", "FR", "combustion", values, now)
 
 
-PROVIDER = ProviderEntry(read, URL, 15 * MINUTE, 6 * HOUR, "FR", CREDIT)
+PROVIDER = provider.ProviderEntry(read, URL, 15 * provider.MINUTE, 6 * provider.HOUR, "FR", CREDIT)

@@ -12,17 +12,7 @@ from urllib.parse import urlencode
 
 from batchjob.runtime.settings import option
 from batchjob.secret_files import secret_file
-from collectors.emissions.providers.provider import (
-    HOUR,
-    MINUTE,
-    EmissionFactor,
-    FactorError,
-    FetchJson,
-    ProviderAccess,
-    ProviderEntry,
-    newest,
-    rows,
-)
+from collectors.emissions.providers import provider
 
 URL = "https://api.watttime.org"
 CREDIT = "WattTime, under its own terms"
@@ -41,13 +31,15 @@ class WattTimeOptions:
     )
 
 
-def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[EmissionFactor, ...]:
+def read(
+    fetch_json: provider.FetchJson, access: provider.ProviderAccess, now: float
+) -> tuple[provider.EmissionFactor, ...]:
     """The newest five minutes of the region. Each reading logs in, since tokens expire soon."""
     pair = base64.b64encode(f"{access.user}:{access.secret()}".encode()).decode()
     login = fetch_json(f"{access.url}/login", [("Authorization", f"Basic {pair}")])
     token = login.get("token") if isinstance(login, dict) else None
     if not isinstance(token, str):
-        raise FactorError("malformed", "watttime: no token in the answer to the login")
+        raise provider.FactorError("malformed", "watttime: no token in the answer to the login")
     until = datetime.fromtimestamp(now, UTC)
     query = {
         "region": access.zone,
@@ -59,16 +51,18 @@ def read(fetch_json: FetchJson, access: ProviderAccess, now: float) -> tuple[Emi
     return (parse(fetch_json(url, [("Authorization", f"Bearer {token}")]), access.zone, now),)
 
 
-def parse(document: Any, zone: str, now: float) -> EmissionFactor:
+def parse(document: Any, zone: str, now: float) -> provider.EmissionFactor:
     """`{"data": [{"point_time", "value"}], "meta": {"region", "units", ...}}`."""
-    values = [(row.get("value"), row.get("point_time"), False) for row in rows(document, "data")]
+    values = [
+        (row.get("value"), row.get("point_time"), False) for row in provider.rows(document, "data")
+    ]
     meta = document.get("meta")
     if not isinstance(meta, dict) or (meta.get("units"), meta.get("region")) != (_UNITS, zone):
-        raise FactorError("malformed", f"watttime: expected {_UNITS} of {zone}")
-    return newest("watttime", zone, "marginal", values, now, _GRAMS_PER_UNIT)
+        raise provider.FactorError("malformed", f"watttime: expected {_UNITS} of {zone}")
+    return provider.newest("watttime", zone, "marginal", values, now, _GRAMS_PER_UNIT)
 
 
-PROVIDER = ProviderEntry(
-    read, URL, 5 * MINUTE, 1 * HOUR, r"[A-Z0-9_]+", CREDIT,
+PROVIDER = provider.ProviderEntry(
+    read, URL, 5 * provider.MINUTE, 1 * provider.HOUR, r"[A-Z0-9_]+", CREDIT,
     user_option="watttime_user", credential_option="watttime_password_file",
 )  # fmt: skip

@@ -12,16 +12,7 @@ from batchjob.runtime.subprocesses import SchedulerError, run
 from batchjob.runtime.values import duration, one_of
 from batchjob.schedulers.accounting import AccountingModule, Batch, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, RowError, epoch, integer
-from batchjob.schedulers.pbs.accounting.records import (
-    ACCOUNTS,
-    JOB_ID,
-    NOT_LOGGED,
-    RecordOptions,
-    end_state,
-    gpu_resources_of,
-    job_record,
-    parse_job_id,
-)
+from batchjob.schedulers.pbs.accounting import records
 from batchjob.schedulers.pbs.qstat_jobs import query_qstat
 from batchjob.schedulers.pbs.states import EXIT_STATUSES, PBS, REFUSED_STARTS, STARTING, TERMINATED
 from batchjob.schedulers.records import JobRecord
@@ -38,7 +29,7 @@ class QstatOptions(SnapshotOptions):
     qstat: str = option("qstat", "The command qstat, or its path.")
     # fmt: off
     account: str = option("account",
-        "Attribute that contains the account, if any.", parse=one_of(*ACCOUNTS))
+        "Attribute that contains the account, if any.", parse=one_of(*records.ACCOUNTS))
     gpu_resources: str = option("",
         "Resources of this site that count GPUs, separated by commas, besides ngpus, gpus, gpu and "
         "naccelerators.")
@@ -51,16 +42,18 @@ class Qstat(SnapshotSource):
     """Lists the server's jobs and their history."""
 
     name = _SOURCE
-    jobid_pattern = JOB_ID
+    jobid_pattern = records.JOB_ID
 
     def __init__(
         self, cluster: str, options: QstatOptions, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(cluster, options, clock)
-        gpu_resources = gpu_resources_of(options.gpu_resources)
+        gpu_resources = records.gpu_resources_of(options.gpu_resources)
         self._given_up: dict[str, tuple[int, int]] = {}  # submit time, starts given up
         self._still_given_up: dict[str, tuple[int, int]] = {}
-        self._record_options = RecordOptions(cluster, _SOURCE, options.account, gpu_resources)
+        self._record_options = records.RecordOptions(
+            cluster, _SOURCE, options.account, gpu_resources
+        )
 
     def check(self) -> tuple[str, ...]:
         try:
@@ -94,7 +87,7 @@ class Qstat(SnapshotSource):
         """See SnapshotSource; arrays are known by their sub-jobs."""
         if not row.values:
             raise RowError("the job's id stands twice")
-        array_jobid, task = parse_job_id(jobid)
+        array_jobid, task = records.parse_job_id(jobid)
         if array_jobid and task is None:
             return ()
         shown = FieldReader(row.values)
@@ -143,7 +136,7 @@ class Qstat(SnapshotSource):
 FINISHED, _MOVED = ("F", "X", "C", "M"), "M"  # M: to another server
 
 
-def finished_record(options: RecordOptions, jobid: str, row: FieldReader) -> JobRecord:
+def finished_record(options: records.RecordOptions, jobid: str, row: FieldReader) -> JobRecord:
     """The last run of a finished job; raises RowError.
 
     A job that waited for a run when it ended has no exec_host, and a status of its array or of an
@@ -152,7 +145,7 @@ def finished_record(options: RecordOptions, jobid: str, row: FieldReader) -> Job
     ran = "exec_host" in (*row.values, *repeated_names(row.values))
     deleted = row.text("substate") == TERMINATED
     row.values = with_end_time(row.values, ran=ran)
-    state = end_state(row, deleted=deleted) if ran else JobState.CANCELLED
+    state = records.end_state(row, deleted=deleted) if ran else JobState.CANCELLED
     if row.text("job_state") == _MOVED:
         state = JobState.MOVED
     runs = (row.get("run_count", integer) or 0) + (not ran)
@@ -165,7 +158,7 @@ def finished_record(options: RecordOptions, jobid: str, row: FieldReader) -> Job
 _TERMINATED_BY = re.compile(r" terminated by ([^@\s]+)@")
 
 
-def live_record(options: RecordOptions, jobid: str, row: FieldReader) -> JobRecord:
+def live_record(options: records.RecordOptions, jobid: str, row: FieldReader) -> JobRecord:
     """The run of a job that waits or runs; raises RowError."""
     state = PBS.get(row.text("job_state"), JobState.UNKNOWN)
     runs = row.get("run_count", integer) or 0
@@ -187,10 +180,10 @@ _OF_A_START = re.compile(r"Job (Array Began|run) at ")
 
 
 def _record(
-    options: RecordOptions, jobid: str, row: FieldReader, state: JobState, run: int
+    options: records.RecordOptions, jobid: str, row: FieldReader, state: JobState, run: int
 ) -> JobRecord:
     arguments = row.text("Submit_arguments")
-    return job_record(options, jobid, row, run, state, row.text("job_state"))._replace(
+    return records.job_record(options, jobid, row, run, state, row.text("job_state"))._replace(
         submit_line=f"qsub {arguments}" if arguments else "",
         work_dir=row.text("Variable_List.PBS_O_WORKDIR"),
         stdout_path=row.text("Output_Path"),
@@ -215,7 +208,7 @@ def _previous_run(
         JobRecord(
             record.cluster, record.jobid, record.submit_time, JobState.REQUEUED, "", _SOURCE,
             known.run, end_time=notified if is_its_end else latest,
-            reason=EXIT_STATUSES.get(status or 0, NOT_LOGGED),
+            reason=EXIT_STATUSES.get(status or 0, records.NOT_LOGGED),
         ),
     )  # fmt: skip
 
