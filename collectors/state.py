@@ -2,13 +2,17 @@
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from batchjob.runtime.json_reader import parse_json
-from collectors.host import read_text
+from batchjob.runtime.log import LogOnce
+from collectors.host import Host, read_text
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 
@@ -18,32 +22,48 @@ def boot_id(procfs: str) -> str:
     return read_text(f"{procfs}/sys/kernel/random/boot_id")
 
 
-def is_of_boot(document: Mapping[str, Any], boot: str) -> bool:
-    """Whether a document was saved in this boot, in which all counters of the kernel go on."""
-    return bool(boot) and document.get("boot_id") == boot
+class StateFile:
+    """One file; without a state directory nothing is kept. Its failures are logged, not raised."""
 
+    def __init__(self, host: Host, name: str, counters: str) -> None:
+        """`counters`: what is kept in it, in words."""
+        directory = host.state_directory
+        self._path = os.path.join(directory, name) if directory else ""
+        self._boot = boot_id(host.procfs)
+        self._counters = counters
+        self._once = LogOnce(log)
 
-def save(directory: str, name: str, boot: str, document: Mapping[str, Any]) -> None:
-    """Replace a file in one step. Raises OSError, in which case no older file is left."""
-    path = os.path.join(directory, name)
-    try:
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            file.write(json.dumps({"version": VERSION, "boot_id": boot, **document}))
-        Path(path + ".new").replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise
+    def load(self) -> dict[str, Any]:
+        """The content; empty if there is none, or none that can be used."""
+        try:
+            with open(self._path, "rb") as file:
+                document = parse_json(file.read(), finite=True)
+            if isinstance(document, dict) and document.get("version") == VERSION:
+                return document
+            self.refuse(f"{self._path}: not a state of this version")
+        except (OSError, ValueError) as error:
+            if not isinstance(error, FileNotFoundError):
+                self.refuse(error)
+        return {}
 
+    def is_of_boot(self, document: Mapping[str, Any]) -> bool:
+        """Whether a content was saved in this boot, in which all counters of the kernel go on."""
+        return bool(self._boot) and document.get("boot_id") == self._boot
 
-def load(directory: str, name: str) -> dict[str, Any] | None:
-    """The content of a file; None if there is none. Raises OSError and ValueError."""
-    path = os.path.join(directory, name)
-    try:
-        with open(path, "rb") as file:
-            document = parse_json(file.read(), finite=True)
-    except FileNotFoundError:
-        return None
-    if not isinstance(document, dict) or document.get("version") != VERSION:
-        raise ValueError(f"{path}: not a state of this version")
-    return document
+    def refuse(self, reason: object) -> None:
+        log.warning("%s start from zero: %s", self._counters, reason)
+
+    def save(self, document: Mapping[str, Any]) -> None:
+        """Replace the content in one step; if that fails, no older one is left to be believed."""
+        if not self._path:
+            return
+        try:
+            with open(self._path + ".new", "w", encoding="utf-8") as file:
+                file.write(json.dumps({"version": VERSION, "boot_id": self._boot, **document}))
+            Path(self._path + ".new").replace(self._path)
+            self._once.forget("save")
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            message = "%s will start from zero after a restart: %s"
+            self._once.warning("save", message, self._counters, error)

@@ -8,7 +8,6 @@ which they were written; the learned idle power remains valid.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from collectors import state
 from collectors.energy.ledger import (
     Component,
     Consumer,
@@ -24,43 +23,30 @@ from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReadin
 FILE = "energy.json"
 
 
-def save(directory: str, boot: str, meter: str, collectors: Sequence[str], ledger: Ledger) -> None:
-    """Replace the file in one step. Raises OSError, in which case no older file is left.
-
-    `collectors`: those from which the meter was chosen.
-    """
-    head = {"meter": meter, "collectors": collectors}
-    state.save(directory, FILE, boot, head | _ledger_document(ledger))
-
-
-def saved_meter(document: Mapping[str, Any] | None, boot: str, collectors: Sequence[str]) -> str:
-    """The meter that was chosen among these collectors during this boot, or ""."""
-    if document is None or not state.is_of_boot(document, boot):
-        return ""
-    same = document.get("collectors") == list(collectors)
-    return str(document.get("meter", "")) if same else ""
-
-
-def restore(document: Mapping[str, Any], boot: str, meter: str, ledger: Ledger) -> bool:
+def restore(saved: Mapping[str, Any], of_boot: bool, meter: str, ledger: Ledger) -> bool:
     """Fill a new ledger; True if its totals continue, False if they restart.
 
-    Raises ValueError for a damaged document, after which the ledger must be discarded.
+    `of_boot`: it is of this boot. Raises ValueError for a damaged one, after which the
+    ledger must be discarded.
     """
     try:
-        if document["meter"] == meter:
-            ledger.idle.learned = _parse_learned_power(document["idle"])
-        for uuid, learned in document["gpu_idle"].items():
+        if saved["meter"] == meter:
+            ledger.idle.learned = _parse_learned_power(saved["idle"])
+        for uuid, learned in saved["gpu_idle"].items():
             ledger.gpu_idle[uuid].learned = _parse_learned_power(learned)
-        if document["meter"] != meter or not state.is_of_boot(document, boot):
+        if saved["meter"] != meter or not of_boot:
             return False
-        _restore_totals(document, ledger)
+        _restore_totals(saved, ledger)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"damaged state: {type(error).__name__}: {error}") from error
     return True
 
 
-def _ledger_document(ledger: Ledger) -> dict[str, Any]:
+def document(meter: str, collectors: Sequence[str], ledger: Ledger) -> dict[str, Any]:
+    """The content of the file; `collectors`: those from which the meter was chosen."""
     return {
+        "meter": meter,
+        "collectors": collectors,
         "idle": ledger.idle.learned,
         "gpu_idle": {uuid: idle.learned for uuid, idle in ledger.gpu_idle.items()},
         "jobs": [

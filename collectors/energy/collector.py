@@ -9,7 +9,6 @@ from batchjob.runtime.background import Loop
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, number, one_of
-from collectors import state
 from collectors.collector import BackgroundCollector, Collector, CollectorModule
 from collectors.emissions.providers.provider import CurrentFactors, EmissionFactor
 from collectors.energy import checkpoint
@@ -28,6 +27,7 @@ from collectors.power.meter import (
     MeterSource,
     choose_meter,
 )
+from collectors.state import StateFile
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +67,8 @@ class EnergyCollector(BackgroundCollector):
         self._jobs = next((x for x in others if isinstance(x, JobsView)), None)
         self._gpus = next((x for x in others if isinstance(x, GpuEnergySource)), None)
         self._factors = next((x for x in others if isinstance(x, CurrentFactors)), None)
-        self._state_directory = host.state_directory
-        self._boot_id = state.boot_id(host.procfs)
-        self._saved_state: dict[str, Any] | None = None
+        self._state = StateFile(host, checkpoint.FILE, "energy counters")
+        self._saved_state: dict[str, Any] = {}
         self._started_at: float | None = None
         # The first snapshot with each meter, where its accounts begin.
         self._first_snapshots: dict[str, NodeSnapshot] = {}
@@ -106,7 +105,7 @@ class EnergyCollector(BackgroundCollector):
         now = self._host.monotonic()
         if self._started_at is None:
             self._started_at = now
-            self._saved_state = self._load_state()
+            self._saved_state = self._state.load()
         readings = self._read_meters()
         if self._meter is None:
             for name in readings.keys() - self._first_snapshots.keys():
@@ -140,7 +139,10 @@ class EnergyCollector(BackgroundCollector):
         """Choose the meter once: changing it during a job would falsify the job's energy."""
         assert self._started_at is not None
         startup_over = now - self._started_at >= _STARTUP_SECONDS
-        last = checkpoint.saved_meter(self._saved_state, self._boot_id, sorted(self._meter_sources))
+        saved = self._saved_state
+        same_collectors = saved.get("collectors") == sorted(self._meter_sources)
+        goes_on = self._state.is_of_boot(saved) and same_collectors
+        last = str(saved.get("meter", "")) if goes_on else ""
         name = choose_meter(
             self._options.source, readings.keys(), self._meter_sources.keys(), last, startup_over
         )
@@ -165,12 +167,12 @@ class EnergyCollector(BackgroundCollector):
     def _open_ledger(self, meter: str) -> Ledger:
         """The ledger of the last run if it belongs to this meter, else a new one."""
         ledger = Ledger(IdlePower(self._options.idle_watts))
-        if self._saved_state is None:
-            return ledger
+        saved = self._saved_state
         try:
-            checkpoint.restore(self._saved_state, self._boot_id, meter, ledger)
+            if saved:
+                checkpoint.restore(saved, self._state.is_of_boot(saved), meter, ledger)
         except ValueError as error:
-            log.warning("energy counters start from zero: %s", error)
+            self._state.refuse(error)
             return Ledger(IdlePower(self._options.idle_watts))
         return ledger
 
@@ -197,7 +199,8 @@ class EnergyCollector(BackgroundCollector):
 
     def _book_interval(self, ledger: Ledger, reading: MeterReading | None) -> None:
         accounts = ledger.book(self._take_snapshot(reading), self._current_factors())
-        self._save(ledger)
+        meter = self._meter.name if self._meter else ""
+        self._state.save(checkpoint.document(meter, sorted(self._meter_sources), ledger))
         self._summary = MeterSummary(
             self._meter,
             ledger.includes_gpus,
@@ -209,29 +212,6 @@ class EnergyCollector(BackgroundCollector):
 
     def _current_factors(self) -> Iterable[EmissionFactor]:
         return self._factors.current() if self._factors else ()
-
-    def _load_state(self) -> dict[str, Any] | None:
-        if not self._state_directory:
-            return None
-        try:
-            return state.load(self._state_directory, checkpoint.FILE)
-        except (OSError, ValueError) as error:
-            log.warning("energy counters start from zero: %s", error)
-            return None
-
-    def _save(self, ledger: Ledger) -> None:
-        if not self._state_directory:
-            return
-        meter = self._meter.name if self._meter else ""
-        try:
-            checkpoint.save(
-                self._state_directory, self._boot_id, meter, sorted(self._meter_sources), ledger
-            )
-            self._once.forget("state")
-        except OSError as error:
-            self._once.warning(
-                "state", "energy counters will start from zero after a restart: %s", error
-            )
 
     def seconds_until_next_tick(self) -> float:
         """Seconds until the next tick: a slow meter is read when its next reading is due."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from collectors import state
 from collectors.gpu.busy import BusyCounter, BusySample
 from collectors.gpu.job_busy import FreeGpuTime, GpuSums, JobBusyCounters, Tenure
 from collectors.gpu.vendor import GpuVendor
@@ -27,15 +26,13 @@ class GpuCounters(NamedTuple):
     boards: Mapping[tuple[str, str], GpuSums] = MappingProxyType({})
 
 
-def save(
-    directory: str,
-    boot: str,
+def document(
     boards: Mapping[str, BusyCounter],
     jobs: JobBusyCounters,
     profiles: Mapping[tuple[str, str], GpuSums],
-) -> None:
-    """Replace the file in one step. Raises OSError, in which case no older file is left."""
-    document = {
+) -> dict[str, Any]:
+    """The content of the file."""
+    return {
         "boards": [
             (uuid, each.busy_seconds, each.observed_seconds, each.last_stamp, each.recent)
             for uuid, each in boards.items()
@@ -54,10 +51,9 @@ def save(
         "free_at_end": [(*job[:3], *each) for job, each in jobs.free_at_end.items()],
         "profiles": [(*key, sums) for key, sums in profiles.items()],
     }  # fmt: skip
-    state.save(directory, FILE, boot, document)
 
 
-def restore(document: Mapping[str, Any], vendor: GpuVendor, jobs: JobBusyCounters) -> None:
+def restore(saved: Mapping[str, Any], vendor: GpuVendor, jobs: JobBusyCounters) -> None:
     """Fill new counters.
 
     Raises ValueError for a damaged document, of which then nothing is used.
@@ -66,21 +62,21 @@ def restore(document: Mapping[str, Any], vendor: GpuVendor, jobs: JobBusyCounter
         boards = [
             (str(uuid), float(busy), float(observed), None if stamp is None else int(stamp),
              [BusySample(*map(float, each)) for each in recent])
-            for uuid, busy, observed, stamp, recent in document["boards"]
+            for uuid, busy, observed, stamp, recent in saved["boards"]
         ]  # fmt: skip
-        totals = _sums_of_jobs(document)
+        totals = _sums_of_jobs(saved)
         tenures: dict[str, dict[JobName, Tenure]] = {}
-        for *job, uuid, began, ended, confirmed in document["tenures"]:
+        for *job, uuid, began, ended, confirmed in saved["tenures"]:
             life = Tenure(float(began), _FOREVER if ended is None else float(ended), confirmed)
             tenures.setdefault(str(uuid), {})[_name(job)] = life
-        divided = {str(uuid): float(at) for uuid, at in document["divided_until"].items()}
-        mps = {str(u): (float(a), float(b)) for u, (a, b) in document["under_mps"].items()}
-        free_on_node = FreeGpuTime(*map(float, document["free_on_node"]))
+        divided = {str(uuid): float(at) for uuid, at in saved["divided_until"].items()}
+        mps = {str(u): (float(a), float(b)) for u, (a, b) in saved["under_mps"].items()}
+        free_on_node = FreeGpuTime(*map(float, saved["free_on_node"]))
         before, at_end = (
-            {_name(row): FreeGpuTime(*map(float, row[3:])) for row in document[part]}
+            {_name(row): FreeGpuTime(*map(float, row[3:])) for row in saved[part]}
             for part in ("free_before", "free_at_end")
         )
-        profiles = document.get("profiles", ())  # older exporters had none
+        profiles = saved.get("profiles", ())  # older exporters had none
         whole = {(str(uuid), str(part)): _floats(sums) for uuid, part, sums in profiles}
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"damaged state: {type(error).__name__}: {error}") from error
@@ -91,16 +87,16 @@ def restore(document: Mapping[str, Any], vendor: GpuVendor, jobs: JobBusyCounter
     vendor.profiles = whole
 
 
-def _sums_of_jobs(document: Mapping[str, Any]) -> dict[tuple[JobName, str, str], GpuSums]:
+def _sums_of_jobs(saved: Mapping[str, Any]) -> dict[tuple[JobName, str, str], GpuSums]:
     """Those of older exporters are seconds in this order, and peaks of memory apart."""
     seconds = ("busy_seconds", "observed_seconds", "shared_seconds", "mps_seconds")
     totals: dict[tuple[JobName, str, str], GpuSums] = {}
-    for row in document["jobs"]:
+    for row in saved["jobs"]:
         if isinstance(row[-1], Mapping):
             totals[_name(row), str(row[3]), str(row[4])] = _floats(row[5])
         else:
             totals[_name(row), str(row[3]), ""] = _floats(dict(zip(seconds, row[4:], strict=True)))
-    for *job, uuid, part, peak in document.get("memory_peaks", ()):
+    for *job, uuid, part, peak in saved.get("memory_peaks", ()):
         key = (_name(job), str(uuid), str(part))
         totals[key] = {**totals.get(key, {}), "memory_peak_bytes": float(peak)}
     return totals

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchjob.runtime.background import Refresher
-from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, one_of, with_metavar
-from collectors import state
 from collectors.collector import Collector, CollectorModule
 from collectors.gpu import checkpoint
 from collectors.gpu.allocation import AllottedDevices, Site, read_context
@@ -30,6 +28,7 @@ from collectors.host import Host
 from collectors.jobs.view import JobLifetime, JobName, JobsView
 from collectors.metric import MetricFamily
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare
+from collectors.state import StateFile
 
 __all__ = ["METRICS", "GpuOptions", "build"]
 
@@ -98,13 +97,11 @@ class GpuCollector:
         self.table = GpuTable(())
         self._current_conflicts: frozenset[tuple[str, JobName]] = frozenset()
         self._conflict_counts: Counter[str] = Counter()
-        self._once = LogOnce(log)
         self._last_map = GpuMap()
         self._job_busy = JobBusyCounters()
         self.counters = GpuCounters()
         self._published_at = float("-inf")
-        self._state_directory = host.state_directory
-        self._boot_id = state.boot_id(host.procfs)
+        self._state = StateFile(host, checkpoint.FILE, "GPU counters")
         self._restored_jobs: frozenset[JobName] = frozenset()
         self._restored_until = float("-inf")
         self._restore()
@@ -232,24 +229,17 @@ class GpuCollector:
             sums[uuid, ""] = {**sums.get((uuid, ""), {}), **busy}
         jobs = self._job_busy
         counters = GpuCounters(dict(jobs.sums), jobs.free, sums)
-        try:
-            if self._state_directory and sums:
-                checkpoint.save(self._state_directory, self._boot_id, boards, jobs, profiles)
-            self._once.forget("state")
-        except OSError as error:
-            message = "GPU counters will start from zero after a restart: %s"
-            self._once.warning("state", message, error)
+        if sums:
+            self._state.save(checkpoint.document(boards, jobs, profiles))
         self.counters = counters
 
     def _restore(self) -> None:
-        if not self._state_directory:
-            return
+        document = self._state.load()
         try:
-            document = state.load(self._state_directory, checkpoint.FILE)
-            if document is not None and state.is_of_boot(document, self._boot_id):
+            if self._state.is_of_boot(document):
                 checkpoint.restore(document, self._vendors["nvidia"], self._job_busy)
-        except (OSError, ValueError) as error:
-            log.warning("GPU counters start from zero: %s", error)
+        except ValueError as error:
+            self._state.refuse(error)
         self._restored_jobs = frozenset(
             [*self._job_busy.free_before, *(job for job, *_ in self._job_busy.sums)]
         )

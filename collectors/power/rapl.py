@@ -16,13 +16,13 @@ from batchjob.runtime.background import Loop
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
-from collectors import state
 from collectors.collector import BackgroundCollector, CollectorModule
 from collectors.host import Host
 from collectors.metric import Labels, Metric, MetricFamily, labelled_family, labels
 from collectors.power import powercap
 from collectors.power.meter import Meter, MeterReading, Scope, new_series
 from collectors.power.powercap import Zone, ZoneDomain
+from collectors.state import StateFile
 
 log = logging.getLogger(__name__)
 
@@ -120,9 +120,8 @@ class Rapl(BackgroundCollector):
         self._gaps: Counter[tuple[ZoneDomain, str]] = Counter()
         self._series = new_series()
         self._scanned_at = float("-inf")
-        self._state_directory = host.state_directory
-        self._boot_id = state.boot_id(host.procfs)
-        self._is_resumed = not self._state_directory
+        self._state = StateFile(host, _FILE, "rapl: totals")
+        self._is_resumed = False
         self._once = LogOnce(log)
         self._lock = threading.Lock()
         self.threads = (Loop("rapl", self._step),)
@@ -209,10 +208,10 @@ class Rapl(BackgroundCollector):
 
     def _resume(self) -> None:
         """Continue the totals of the exporter before: the counters have the energy since then."""
+        document = self._state.load()
+        if not self._state.is_of_boot(document):
+            return
         try:
-            document = state.load(self._state_directory, _FILE)
-            if document is None or not state.is_of_boot(document, self._boot_id):
-                return
             if document["zones"].keys() != self._counters.keys():
                 return
             readings = {
@@ -220,8 +219,8 @@ class Rapl(BackgroundCollector):
                 for path, (at, joules, total) in document["zones"].items()
             }
             series = int(document["series"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("rapl: totals start from zero: %s", error)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._state.refuse(error)
             return
         for path, (at, joules, total) in readings.items():
             counter = self._counters[path]
@@ -230,8 +229,6 @@ class Rapl(BackgroundCollector):
         self._series = series
 
     def _save(self) -> None:
-        if not self._state_directory:
-            return
         with self._lock:
             zones = {
                 path: (*counter.last, counter.total_joules)
@@ -239,11 +236,7 @@ class Rapl(BackgroundCollector):
                 if counter.last is not None
             }
             document = {"series": self._series, "zones": zones}
-        try:
-            state.save(self._state_directory, _FILE, self._boot_id, document)
-            self._once.forget("state")
-        except OSError as error:
-            self._once.warning("state", "rapl: the energy of a restart will be lost: %s", error)
+        self._state.save(document)
 
     def _read_zone(self, counter: ZoneCounter) -> None:
         """Read one zone. Must be called with the lock held."""

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors import state
 from collectors.energy import checkpoint
 from collectors.energy.ledger import IdlePower, Ledger
 from collectors.energy.split import NodeSnapshot
+from collectors.host import Host
 from collectors.jobs.view import JobCpu
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
+from collectors.state import StateFile
 from tests.collectors.energy.fake_collectors import (
-    BOOT_ID,
     FakeMeters,
     constant_power,
     energy_collector,
@@ -127,10 +127,11 @@ def test_arbitrary_state_is_restored_or_rejected(data):
             )
         )
     with tempfile.TemporaryDirectory() as directory:
-        checkpoint.save(directory, BOOT_ID, "cray", ["cray"], ledger)
-        document = state.load(directory, checkpoint.FILE)
+        file = StateFile(Host(state=directory), checkpoint.FILE, "energy counters")
+        file.save(checkpoint.document("cray", ["cray"], ledger))
+        document = file.load()
         restored = Ledger(IdlePower())
-        assert checkpoint.restore(document, BOOT_ID, "cray", restored)
+        assert checkpoint.restore(document, True, "cray", restored)
         assert restored.jobs.keys() == ledger.jobs.keys()
         assert (restored.node, restored.last_snapshot, restored.last_gpu_readings) == (
             ledger.node,
@@ -141,6 +142,4 @@ def test_arbitrary_state_is_restored_or_rejected(data):
         document[changed_key] = data.draw(json_values)
         Path(directory, "energy.json").write_text(json.dumps(document))
         with contextlib.suppress(ValueError):
-            checkpoint.restore(
-                state.load(directory, checkpoint.FILE), BOOT_ID, "cray", Ledger(IdlePower())
-            )
+            checkpoint.restore(file.load(), True, "cray", Ledger(IdlePower()))

@@ -4,14 +4,15 @@ import json
 
 import pytest
 
-from collectors import state
 from collectors.gpu import checkpoint
 from collectors.gpu.busy import BusyCounter, UtilizationSample
 from collectors.gpu.devices import Gpu, Unit
 from collectors.gpu.holders import Holding
 from collectors.gpu.job_busy import JobBusyCounters
 from collectors.gpu.reading import GpuReading
+from collectors.host import Host
 from collectors.jobs.view import JobLifetime, make_name
+from collectors.state import StateFile
 
 GPU = Gpu("nvidia", 0, "GPU-0", 0, "00000000:0B:00.0", "NVIDIA H200")
 JOB, OTHER = make_name("slurm", "1", "alice"), make_name("slurm", "2", "bob")
@@ -46,14 +47,13 @@ class Exporter:
         return self.board
 
     def save(self, directory):
-        boards = {GPU.uuid: self.board}
-        checkpoint.save(directory, "boot", boards, self.jobs, self.profiles)
+        file = StateFile(Host(state=directory), checkpoint.FILE, "GPU counters")
+        file.save(checkpoint.document({GPU.uuid: self.board}, self.jobs, self.profiles))
+        return file
 
     def restarted(self, directory):
-        self.save(directory)
         new = Exporter()
-        document = state.load(directory, checkpoint.FILE)
-        checkpoint.restore(document, new, new.jobs)
+        checkpoint.restore(self.save(directory).load(), new, new.jobs)
         return new
 
     def sums(self):
