@@ -7,15 +7,15 @@ lacks, or that cannot be read, is an absent value.
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from batchjob.runtime.background import Refresher
 from collectors.gpu import metrics
-from collectors.gpu.busy import BusyCounter
 from collectors.gpu.devices import Gpu, Instance
 from collectors.gpu.reading import EnergyCounter, GpuProcess, GpuReading, KnownGpu, max_reading_age
+from collectors.gpu.vendor import GpuVendor
 from collectors.host import Host, list_directory, read_text
 
 _AMD_VENDOR_ID = "0x1002"  # PCI vendor id
@@ -216,15 +216,14 @@ def shared_meters(readings: Sequence[GpuReading]) -> dict[str, str]:
     return meters if len(readings) % 2 == 0 else {}
 
 
-class AmdGpus:
-    """A thread for each amdgpu device: a sleeping or faulty one must not delay the others."""
+class AmdGpus(GpuVendor):
+    """A thread for each amdgpu device: a sleeping or faulty one must not delay the others.
+
+    amdgpu has no version, since it is part of the kernel; processes are listed at readings only,
+    and there are no samples of how busy a GPU was.
+    """
 
     visible_devices = "ROCR_VISIBLE_DEVICES"
-    version = ""  # amdgpu is part of the kernel
-    complete = True
-    on_new_process: Callable[[], None]  # not called: processes are not listed between readings
-    busy_counters: Mapping[str, BusyCounter] = {}
-    profiles: Mapping[tuple[str, str], Mapping[str, float]] = {}
 
     def __init__(self, host: Host, interval: float) -> None:
         self._host = host
@@ -248,7 +247,6 @@ class AmdGpus:
             refresher.stop()
 
     def list_now(self) -> tuple[list[Gpu], int]:
-        """See GpuVendor."""
         gpus = [describe(card, index) for index, card in enumerate(find_cards(self._host))]
         return gpus, len(gpus)
 
@@ -261,18 +259,6 @@ class AmdGpus:
         if len(readings) == len(gpus):  # otherwise they are as before
             self._meters = shared_meters(readings)
         return [each._replace(meter=self._meters.get(each.gpu.uuid, "")) for each in gpus]
-
-    def busy_counter(self, *_: str) -> BusyCounter:
-        """A new one: there are no samples to count."""
-        return BusyCounter()
-
-    def process_changes(self) -> tuple[()]:
-        """None: processes are listed at readings only."""
-        return ()
-
-    def errors(self) -> Mapping[tuple[str, str], int]:
-        """Always empty: values that a card does not provide are absent."""
-        return {}
 
     def _read_card(self, card: Card, index: int, counter: EnergyCounter) -> GpuReading:
         reading = read(self._host, card, index)

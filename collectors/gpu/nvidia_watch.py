@@ -163,22 +163,15 @@ class Watch:
             self._driver.on_new_process()
 
 
-class Round:
+class Round(Loop):
     """The thread that reads all GPUs in turn, which is cheaper than a thread for each."""
 
     def __init__(self, watches: Sequence[Watch]) -> None:
+        super().__init__("gpu-watch", self._read_all)
         self.watches = watches
-        self._loop = Loop("gpu-watch", self._step)
 
-    def start(self) -> None:
-        self._loop.start()
-
-    def stop(self) -> None:
-        """Stop the thread; one that hangs in a call ends after that."""
-        self._loop.stop()
-
-    def _step(self) -> float:
+    def _read_all(self) -> float:
         for each in self.watches:
-            if not self._loop.stopping:
+            if not self.stopping:
                 each.step()
         return STEP_SECONDS

@@ -18,13 +18,13 @@ VENDORS: Mapping[str, str] = {"nvidia": "collectors.gpu.nvidia", "amd": "collect
 
 
 class GpuVendor(Protocol):
-    """All GPUs of one vendor on this node."""
+    """All GPUs of one vendor on this node; what has a default here, not every vendor has."""
 
     visible_devices: str  # the environment variable by which a process sees only some GPUs
-    version: str  # of the driver; "" if unknown
+    version: str = ""  # of the driver; "" if unknown
     on_new_process: Callable[[], None]  # called from any thread
-    busy_counters: Mapping[str, BusyCounter]  # by UUID
-    profiles: Mapping[tuple[str, str], Mapping[str, float]]  # sums by UUID and GPU instance
+    busy_counters: Mapping[str, BusyCounter] = {}  # by UUID
+    profiles: Mapping[tuple[str, str], Mapping[str, float]] = {}  # sums by UUID and GPU instance
 
     def start(self) -> None:
         """Look for GPUs and begin to read them."""
@@ -41,15 +41,20 @@ class GpuVendor(Protocol):
     @property
     def complete(self) -> bool:
         """Whether every GPU that the driver counts is known."""
+        return True
 
     def busy_counter(self, uuid: str) -> BusyCounter:
         """The busy seconds of a GPU, from 0 or from where they were restored."""
+        del uuid  # without samples there is nothing to count
+        return BusyCounter()
 
     def process_changes(self) -> Sequence[tuple[str, tuple[GpuProcess, ...]]]:
         """The UUID and all processes of a GPU for each change since the last call, in order."""
+        return ()
 
     def errors(self) -> Mapping[tuple[str, str], int]:
         """Failed calls by GPU index ("": the driver itself) and the driver's name for the error."""
+        return {}
 
 
 def vendors(host: Host, interval: float) -> dict[str, GpuVendor]:

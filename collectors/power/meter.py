@@ -9,10 +9,10 @@ class.
 import os
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
-from batchjob.runtime.background import Refresher, validity_seconds
+from batchjob.runtime.background import AbsentError, PostponedError, Refresher, validity_seconds
 from collectors.collector import BackgroundCollector
 from collectors.host import Host
 from collectors.jobs.view import JobName
@@ -188,6 +188,14 @@ def _median(values: Collection[float]) -> float:
 _LONGEST_BMC_PAUSE_SECONDS = 600.0
 
 
+class BmcError(Exception):
+    """No value could be read; `reason` is one of the collector's `error_reasons`."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class BmcReading(NamedTuple):
     """The node's power according to its BMC, and the families that show it."""
 
@@ -210,6 +218,8 @@ class BmcCollector(BackgroundCollector, ABC):
     """Counter of failed reads, by reason."""
     error_reasons: ClassVar[Sequence[str]]
     """The values of its label `reason`."""
+    pause_seconds: ClassVar[Mapping[str, float]]
+    """How long a BMC is left alone after some of them."""
 
     def __init__(
         self, host: Host, close: Callable[[], None], interval: float, timeout: float
@@ -256,6 +266,17 @@ class BmcCollector(BackgroundCollector, ABC):
             return None
         return MeterReading(observed.at, watts=observed.value.watts, series=observed.value.series)
 
-    @abstractmethod
     def _read(self) -> BmcReading:
-        """Read the BMC now; a failure is counted in `_failure_counts` and raised."""
+        try:
+            return self.read_bmc()
+        except BmcError as error:
+            assert error.reason in self.error_reasons
+            self._failure_counts[error.reason] += 1
+            if error.reason not in self.pause_seconds:
+                raise
+            exception = AbsentError if error.reason == "no_device" else PostponedError
+            raise exception(str(error), self.pause_seconds[error.reason]) from error
+
+    @abstractmethod
+    def read_bmc(self) -> BmcReading:
+        """Read the BMC now; raises BmcError."""

@@ -42,14 +42,10 @@ _JOB_FIELDS = (
 def command_readers(options: subprocesses.CommandOptions) -> ClusterReaders:
     """The queries by commands; bjobs lists ended jobs for CLEAN_PERIOD."""
     log_once = LogOnce(log)
-
-    def read_nodes() -> list[ClusterNode]:
-        return nodes(_query_hosts(options), _query_memory(options, log_once))
-
-    def read_jobs() -> list[ClusterJob]:
-        return jobs(query_bjobs(options, "bjobs", _JOB_FIELDS), int(time.time()))
-
-    return ClusterReaders(nodes=read_nodes, jobs=read_jobs)
+    return ClusterReaders(
+        nodes=lambda: nodes(_query_hosts(options), _query_memory(options, log_once)),
+        jobs=lambda: jobs(query_bjobs(options, "bjobs", _JOB_FIELDS), int(time.time())),
+    )
 
 
 def _query_hosts(options: subprocesses.CommandOptions) -> list[JsonRecord]:

@@ -11,9 +11,10 @@ The environment belongs to the user, so the file is read only if root has writte
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+from batchjob.runtime.user_files import open_regular_file
 from batchjob.runtime.values import parse_cpu_list
 from batchjob.schedulers.layout import layout
 from batchjob.schedulers.node import Environment, GpuNames, JobManager, split_gpu_list
@@ -47,16 +48,9 @@ def _count_in_affinity_file(path: str, host: str) -> int:
 
 
 def _read_root_file(path: str) -> bytes:
-    """The text of a file that belongs to root, else ""; raises OSError."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
-    descriptor = os.open(path, flags)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
-            return b""
-        return os.read(descriptor, _MAX_FILE_BYTES)
-    finally:
-        os.close(descriptor)
+    """The text of a file that only root may write to, else ""; raises OSError."""
+    with open_regular_file(Path(path), (0,)) as (file, status):
+        return b"" if status.st_mode & 0o022 else file.read(_MAX_FILE_BYTES)
 
 
 def _count_in_slot_list(text: str, host: str) -> int:

@@ -35,17 +35,18 @@ from batchjob.schedulers.states import JobState
 def command_readers(options: ClusterOptions) -> ClusterReaders:
     """The queries by commands; PBS' server has no statistics of its own."""
 
-    def read_nodes() -> list[ClusterNode]:
-        return nodes(parse_json_object(run(options, ("pbsnodes", "-a", "-v", "-F", "json")).stdout))
-
-    def read_jobs() -> list[ClusterJob]:
-        return jobs(query_qstat(options, "qstat"))
+    def read_json(*command: str) -> dict[str, Any]:
+        return parse_json_object(run(options, (*command, "-F", "json")).stdout)
 
     def read_licenses() -> list[License]:
-        server = parse_json_object(run(options, ("qstat", "-B", "-f", "-F", "json")).stdout)
-        return licenses(server, run(options, ("qmgr", "-c", "print server")).stdout)
+        resources = run(options, ("qmgr", "-c", "print server")).stdout
+        return licenses(read_json("qstat", "-B", "-f"), resources)
 
-    return ClusterReaders(nodes=read_nodes, jobs=read_jobs, licenses=read_licenses)
+    return ClusterReaders(
+        nodes=lambda: nodes(read_json("pbsnodes", "-a", "-v")),
+        jobs=lambda: jobs(query_qstat(options, "qstat")),
+        licenses=read_licenses,
+    )
 
 
 def nodes(answer: Mapping[str, Any]) -> list[ClusterNode]:

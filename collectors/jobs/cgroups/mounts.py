@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from collectors.host import Host
+from collectors.host import Host, list_directory
 
 # Linux Documentation/admin-guide/cgroup-v1/cgroups.rst. Not all of them have metrics, but jobs can
 # be found in a scheduler's tree in any of them.
@@ -38,11 +38,7 @@ def _hierarchies_below(cgroupfs: str) -> Iterator[Hierarchy]:
     if os.path.exists(f"{cgroupfs}/cgroup.controllers"):
         yield Hierarchy(2, frozenset(), cgroupfs)
         return
-    try:
-        names = sorted(os.listdir(cgroupfs))
-    except OSError:
-        return
-    for name in names:
+    for name in list_directory(cgroupfs):
         root = f"{cgroupfs}/{name}"
         controllers = frozenset(os.path.basename(os.path.realpath(root)).split(","))
         if os.path.exists(f"{root}/cgroup.controllers"):

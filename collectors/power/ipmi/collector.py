@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from batchjob.runtime.background import AbsentError, PostponedError
 from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import duration, one_of
 from batchjob.secret_files import secret_file
@@ -84,6 +83,7 @@ class IpmiCollector(BmcCollector):
     """Power of one BMC, read over IPMI."""
 
     meter_name, age_metric, error_metric, error_reasons = "ipmi", AGE, ERRORS, REASONS
+    pause_seconds = _PAUSE_SECONDS
 
     def __init__(
         self,
@@ -96,17 +96,9 @@ class IpmiCollector(BmcCollector):
         self._read_power = read_power
         self._plausible = PlausiblePower()
 
-    def _read(self) -> BmcReading:
-        try:
-            power = self._read_power()
-        except IpmiError as error:
-            self._failure_counts[error.reason] += 1
-            if error.reason not in _PAUSE_SECONDS:
-                raise
-            exception = AbsentError if error.reason == "no_device" else PostponedError
-            raise exception(str(error), _PAUSE_SECONDS[error.reason]) from error
+    def read_bmc(self) -> BmcReading:
+        power = self._read_power()
         if not self._plausible.accept(power.watts):
-            self._failure_counts["implausible"] += 1
             raise IpmiError("implausible", f"the BMC reports {power.watts:g} W")
         limit_watts = self._plausible.limit_watts()
         plausible = [each for each in power.statistics if each[1] <= limit_watts]

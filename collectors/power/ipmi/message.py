@@ -5,6 +5,8 @@ Source: IPMI v2.0 rev. 1.1, sections 5.2 (completion codes) and 22 to 35 (comman
 
 from typing import NamedTuple, Protocol
 
+from collectors.power.meter import BmcError
+
 
 class Request(NamedTuple):
     """A command of a network function; `lun` is the part of the BMC it is addressed to."""
@@ -53,13 +55,8 @@ REASONS = (
 )
 
 
-class IpmiError(Exception):
-    """No value could be read; `reason` is one of REASONS."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        assert reason in REASONS
-        super().__init__(message)
-        self.reason = reason
+class IpmiError(BmcError):
+    """An error of IPMI; `reason` is one of REASONS."""
 
 
 class CompletionError(IpmiError):

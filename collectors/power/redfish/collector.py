@@ -5,7 +5,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from batchjob.runtime.background import PostponedError
 from batchjob.runtime.settings import SettingsError, option
 from batchjob.runtime.values import duration
 from batchjob.secret_files import secret_file
@@ -25,7 +24,7 @@ ERRORS = Metric("batchjob_redfish_errors_total", "counter",
 # fmt: on
 METRICS = (POWER, AGE, ERRORS)
 
-_LOGIN_PAUSE_SECONDS = 600.0  # refused logins may lock the account
+_PAUSE_SECONDS = {"authentication": 600.0}  # refused logins may lock the account
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class RedfishCollector(BmcCollector):
     """Watts by chassis, from a Redfish service."""
 
     meter_name, age_metric, error_metric, error_reasons = "redfish", AGE, ERRORS, REASONS
+    pause_seconds = _PAUSE_SECONDS
 
     def __init__(self, host: Host, options: RedfishOptions) -> None:
         self._reader = redfish_reader(options)
@@ -61,18 +61,12 @@ class RedfishCollector(BmcCollector):
         self._sums_chassis = bool(options.chassis)
         self._plausible: dict[str, PlausiblePower] = defaultdict(PlausiblePower)  # by chassis
 
-    def _read(self) -> BmcReading:
+    def read_bmc(self) -> BmcReading:
         """Chassis are added up only if the site names them: one may contain another."""
-        try:
-            watts_by_chassis = self._reader.read()
-            for chassis, read in watts_by_chassis.items():
-                if not self._plausible[chassis].accept(read):
-                    raise RedfishError("implausible", f"chassis {chassis} reports {read:g} W")
-        except RedfishError as error:
-            self._failure_counts[error.reason] += 1
-            if error.reason == "authentication":
-                raise PostponedError(str(error), _LOGIN_PAUSE_SECONDS) from error
-            raise
+        watts_by_chassis = self._reader.read()
+        for chassis, read in watts_by_chassis.items():
+            if not self._plausible[chassis].accept(read):
+                raise RedfishError("implausible", f"chassis {chassis} reports {read:g} W")
         watts = list(watts_by_chassis.values())
         return BmcReading(
             sum(watts) if self._sums_chassis else watts[0],

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from collectors.power.meter import BmcError
+
 ROOT = "/redfish/v1/"
 
 # The values of the label `reason`. The first five are those of `batchjob.runtime.http_client`.
@@ -30,13 +32,8 @@ REASONS = (
 )
 
 
-class RedfishError(Exception):
-    """No value could be read; `reason` is one of REASONS."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        assert reason in REASONS
-        super().__init__(message)
-        self.reason = reason
+class RedfishError(BmcError):
+    """An error of Redfish; `reason` is one of REASONS."""
 
 
 Get = Callable[[str], dict[str, Any]]  # returns the resource at a path; raises RedfishError
