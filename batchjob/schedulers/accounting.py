@@ -188,7 +188,7 @@ def check_vanished(
     unfinished: Mapping[str, UnfinishedJob],
     *,
     nothing_seen: bool,
-    trust_missing: bool,
+    trust_missing: bool = False,
     queried_share: float = 1.0,
 ) -> tuple[str, ...]:
     """Return `gone` if it is credible; raises SourceError if too many jobs are gone.

@@ -22,6 +22,7 @@ _ID = r"(?P<jobid>[0-9a-f]{64})"
 _USER = r"user\.slice/user-\d+\.slice/user@(?P<uid>\d+)\.service"
 _MAX_FILE_BYTES = 4 << 20  # the list of a thousand containers has less than 1 MB
 _Labels = dict[str, str]
+_LIKE_A_POD: dict[str, Any] = {"can_contain_jobs": True, "enabled": False}
 _STORAGE_DRIVERS = ("overlay", "btrfs", "zfs", "vfs")
 
 
@@ -36,14 +37,11 @@ def _layouts(manager: str, job: str) -> Iterator[Layout]:
         ("-rootless", rf"{_USER}/.+\.slice/{job}", V2),
         ("-rootless-nested", rf"{_USER}/.+\.slice/.+\.(?:slice|service|scope)/{job}", V2),
     ):
-        yield layout(
-            f"{manager}{suffix}", manager, path, versions=versions, can_contain_jobs=True,
-            enabled=False,
-        )  # fmt: skip
+        yield layout(f"{manager}{suffix}", manager, path, versions=versions, **_LIKE_A_POD)
 
 
 _DOCKER = (
-    layout("docker-cgroupfs", "docker", rf"**/docker/{_ID}", can_contain_jobs=True, enabled=False),
+    layout("docker-cgroupfs", "docker", rf"**/docker/{_ID}", **_LIKE_A_POD),
     *_layouts("docker", rf"docker-{_ID}\.scope"),
 )
 # `--cgroups=split`, which systemd's units for containers use: libpod-payload-<id>.

@@ -189,9 +189,12 @@ _LONGEST_BMC_PAUSE_SECONDS = 600.0
 
 
 class BmcError(Exception):
-    """No value could be read; `reason` is one of the collector's `error_reasons`."""
+    """No value could be read, for one of the `reasons`."""
+
+    reasons: ClassVar[Sequence[str]]
 
     def __init__(self, reason: str, message: str) -> None:
+        assert reason in self.reasons
         super().__init__(message)
         self.reason = reason
 
@@ -270,7 +273,6 @@ class BmcCollector(BackgroundCollector, ABC):
         try:
             return self.read_bmc()
         except BmcError as error:
-            assert error.reason in self.error_reasons
             self._failure_counts[error.reason] += 1
             if error.reason not in self.pause_seconds:
                 raise

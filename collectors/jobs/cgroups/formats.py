@@ -17,7 +17,7 @@ from batchjob.quantities.reading import (
     CgroupReading,
     Number,
     gauges,
-)  # fmt: skip
+)
 from batchjob.runtime.values import parse_cpu_list
 from collectors.jobs.cgroups.reader import ReadErrors
 

@@ -56,7 +56,9 @@ REASONS = (
 
 
 class IpmiError(BmcError):
-    """An error of IPMI; `reason` is one of REASONS."""
+    """The BMC gave no value."""
+
+    reasons = REASONS
 
 
 class CompletionError(IpmiError):

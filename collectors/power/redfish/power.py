@@ -33,7 +33,9 @@ REASONS = (
 
 
 class RedfishError(BmcError):
-    """An error of Redfish; `reason` is one of REASONS."""
+    """The service gave no value."""
+
+    reasons = REASONS
 
 
 Get = Callable[[str], dict[str, Any]]  # returns the resource at a path; raises RedfishError

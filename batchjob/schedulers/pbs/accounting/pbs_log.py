@@ -187,11 +187,8 @@ class PbsLog:
                 with contextlib.suppress(RowError):
                     record = finished_record(self._record_options, jobid, row)
                     ended.append(record._replace(run=job.run))
-        gone = check_vanished(
-            _SOURCE, tuple(unknown), running, nothing_seen=not (queue or history),
-            trust_missing=False,
-        )  # fmt: skip
-        return ended, gone
+        nothing_seen = not (queue or history)
+        return ended, check_vanished(_SOURCE, tuple(unknown), running, nothing_seen=nothing_seen)
 
     def _query_history(self) -> Mapping[str, Mapping[str, str]]:
         """Jobs that have ended as well; none of a server that keeps no history, as by default."""
