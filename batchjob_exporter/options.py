@@ -5,17 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from batchjob.runtime.settings import (
-    LogOptions,
-    Parser,
-    SettingsError,
-    add_flags,
-    build_section,
-    load_file,
-    option,
-    parse_flags,
-    type_and_metavar,
-)
+from batchjob.runtime import settings
 from batchjob.runtime.values import Network, boolean, duration, network
 from batchjob_exporter.self_metrics import version_text
 from batchjob_exporter.web.addresses import listen_address
@@ -34,27 +24,33 @@ class ExporterWebOptions:
     """Where metrics are served, and to whom."""
 
     # fmt: off
-    listen_address: tuple[str, ...] = option((":10910",),
+    listen_address: tuple[str, ...] = settings.option((":10910",),
         "Address to listen on: :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH; may be repeated.",
         parse=listen_address, repeat=True)
-    systemd_socket: bool = option(False,
+    systemd_socket: bool = settings.option(False,
         "Listen on the sockets that systemd passes (socket activation) instead.")
-    telemetry_path: str = option("/metrics",
+    telemetry_path: str = settings.option("/metrics",
         "Path under which metrics are served.", parse=_url_path, metavar="PATH")
-    config_file: str = option("",
+    config_file: str = settings.option("",
         "File with TLS and authentication, in the format of Prometheus' exporters.",
         metavar="FILE", key="config.file")
-    max_requests: int = option(40,
+    max_requests: int = settings.option(40,
         "Maximum number of simultaneous requests in addition to one per address; others get status "
         "503; 0: no limit.")
-    allow_from: tuple[Network, ...] = option((),
+    allow_from: tuple[Network, ...] = settings.option((),
         "Network from which clients may connect; may be repeated; default: all.", parse=network,
         repeat=True)
     # fmt: on
-    disable_exporter_metrics: bool = option(False, "Exclude metrics about the exporter itself.")
+    disable_exporter_metrics: bool = settings.option(
+        False, "Exclude metrics about the exporter itself."
+    )
 
 
-SECTIONS: dict[str, type[Any]] = {"web": ExporterWebOptions, "path": Host, "log": LogOptions}
+SECTIONS: dict[str, type[Any]] = {
+    "web": ExporterWebOptions,
+    "path": Host,
+    "log": settings.LogOptions,
+}
 
 
 class ExporterSettings(NamedTuple):
@@ -64,7 +60,7 @@ class ExporterSettings(NamedTuple):
     once_wait: float
     web: ExporterWebOptions
     host: Host
-    log: LogOptions
+    log: settings.LogOptions
     collectors: tuple[tuple[CollectorEntry, Any], ...]  # those to be run, and their options
 
 
@@ -78,7 +74,7 @@ def _section_name(entry: CollectorEntry) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    command_line = Parser(
+    command_line = settings.Parser(
         prog="batchjob_exporter",
         description="Serves metrics of the batch jobs on this node to Prometheus.",
         allow_abbrev=False,
@@ -101,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     command_line.add_argument(
         "--once.wait",
         dest="once.wait",
-        **type_and_metavar(duration),
+        **settings.type_and_metavar(duration),
         default=0.0,
         help="With --once: how long to wait for the first values of slow collectors. "
         "(default: 0s).",
@@ -126,22 +122,22 @@ def parser() -> argparse.ArgumentParser:
             default=argparse.SUPPRESS,
             help=f"{entry.description} (default: {'on' if entry.enabled else 'off'})",
         )
-    add_flags(command_line, sections())
+    settings.add_flags(command_line, sections())
     return command_line
 
 
 def parse_settings(arguments: list[str]) -> ExporterSettings:
     """Settings from the command line and the file it names. Raises SettingsError."""
-    given = parse_flags(parser(), arguments)
+    given = settings.parse_flags(parser(), arguments)
     switches = ("collector.disable-defaults", *map(_section_name, COLLECTORS))
     path = given["config.file"]
-    values = (load_file(path, sections(), switches) if path else {}) | given
+    values = (settings.load_file(path, sections(), switches) if path else {}) | given
     return ExporterSettings(
         action="check" if given["check"] else "once" if given["once"] else "serve",
         once_wait=given["once.wait"],
-        web=build_section(ExporterWebOptions, "web", values),
-        host=build_section(Host, "path", values),
-        log=build_section(LogOptions, "log", values),
+        web=settings.build_section(ExporterWebOptions, "web", values),
+        host=settings.build_section(Host, "path", values),
+        log=settings.build_section(settings.LogOptions, "log", values),
         collectors=tuple(_enabled_collectors(values)),
     )
 
@@ -151,7 +147,7 @@ def _enabled_collectors(values: Mapping[str, Any]) -> list[tuple[CollectorEntry,
     defaults = not _is_switched_on(values, "collector.disable-defaults", default=False)
     enabled_collectors = []
     for entry in COLLECTORS:
-        options = build_section(entry.load().options, _section_name(entry), values)
+        options = settings.build_section(entry.load().options, _section_name(entry), values)
         if _is_switched_on(values, _section_name(entry), default=entry.enabled and defaults):
             enabled_collectors.append((entry, options))
     return enabled_collectors
@@ -161,4 +157,4 @@ def _is_switched_on(values: Mapping[str, Any], name: str, *, default: bool) -> b
     try:
         return bool(boolean(values.get(name, default)))
     except ValueError as error:
-        raise SettingsError(f"{name}: {error}") from error
+        raise settings.SettingsError(f"{name}: {error}") from error

@@ -12,15 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from batchjob.local_runs.record import (
-    RUN_ID,
-    TOMBSTONE,
-    Run,
-    RunFileError,
-    decode_run,
-    is_supervisor_alive,
-    read,
-)
+from batchjob.local_runs import record as run_files
 from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import option
 from batchjob.runtime.user_files import ForeignFileError
@@ -42,7 +34,7 @@ from batchjob.schedulers.records import JobRecord, QuarantinedRow
 SOURCE = "runs"
 _BATCH_SIZE = 2000
 _MAX_FILES_OF_USER = 200_000  # so that one user's files do not use up the poller's memory
-_ACCEPTED_FIELDS = frozenset(Run._fields) & frozenset(JobRecord._fields)
+_ACCEPTED_FIELDS = frozenset(run_files.Run._fields) & frozenset(JobRecord._fields)
 """What a file may set of a job; its author must not claim an account, energy and the like."""
 _FileStamp = tuple[float, int, int]
 """When a file was modified, by the file system's clock, its inode and its size."""
@@ -101,7 +93,7 @@ class Runs:
             last = self._last_stamps
             changed = {name: stamp for name, stamp in stamps.items() if last.get(name) != stamp}
         newest = max((modified for modified, *_ in stamps.values()), default=0)
-        own_unfinished = with_jobids_like(unfinished, RUN_ID)
+        own_unfinished = with_jobids_like(unfinished, run_files.RUN_ID)
         ended_unchanged = [
             jobid
             for jobid in own_unfinished
@@ -148,14 +140,14 @@ class Runs:
         unreadable: list[QuarantinedRow] = []
         for name in names:
             try:
-                document = read(self._path / name)
+                document = run_files.read(self._path / name)
                 job, complaints = self._decode_record(document)
             except FileNotFoundError:  # removed by retention in the meantime
                 continue
             except OSError as error:
                 unreadable.append(quarantined_row(SOURCE, f"{name}: {error.strerror}", ""))
                 continue
-            except (RunFileError, RowError) as error:
+            except (run_files.RunFileError, RowError) as error:
                 unreadable.append(quarantined_row(SOURCE, str(error), ""))
                 continue
             except Exception as error:  # one user's file must not keep out those of all others
@@ -180,8 +172,12 @@ class Runs:
 
     def _list_tombstones(self) -> list[Path]:
         """What is beyond an owner's maximum is read when the first ones have been removed."""
-        names = (name for name, _ in self._list_files(TOMBSTONE))
-        return [self._path / name for name in names if RUN_ID.fullmatch(name.partition(".")[0])]
+        names = (name for name, _ in self._list_files(run_files.TOMBSTONE))
+        return [
+            self._path / name
+            for name in names
+            if run_files.RUN_ID.fullmatch(name.partition(".")[0])
+        ]
 
     def _list_files(self, suffix: str) -> Iterator[tuple[str, os.stat_result]]:
         """One after the other, with a limit for each owner: any user may create any number."""
@@ -213,7 +209,7 @@ class Runs:
             accepted["time_limit_seconds"] = math.ceil(limit)
         nodes = [] if document.get("start_time") is None else [share]  # it waits, and holds nothing
         job, complaints = decode(accepted | {"nodes": nodes}, self.cluster, SOURCE)
-        run = decode_run(document)
+        run = run_files.decode_run(document)
         user, system = job.user_cpu_seconds, job.system_cpu_seconds
         job = job._replace(
             eligible_time=run.submit_time,  # keeps the milliseconds
@@ -229,12 +225,12 @@ class Runs:
     def _read_own(self, jobid: str, known: Mapping[str, UnfinishedJob]) -> dict[str, Any]:
         """The file of a run of a known user; those of others are not even read."""
         uid = known[jobid].uid if jobid in known else None
-        return read(self._path / f"{jobid}.json", None if uid is None else (0, uid))
+        return run_files.read(self._path / f"{jobid}.json", None if uid is None else (0, uid))
 
     def _is_end_recorded(self, jobid: str, known: Mapping[str, UnfinishedJob]) -> bool:
         try:
             return self._read_own(jobid, known).get("end_time") is not None
-        except (OSError, RunFileError):
+        except (OSError, run_files.RunFileError):
             return False
 
     def _has_vanished(self, jobid: str, known: Mapping[str, UnfinishedJob]) -> bool:
@@ -246,11 +242,11 @@ class Runs:
             document = self._read_own(jobid, known)
         except (FileNotFoundError, ForeignFileError):
             return True
-        except (OSError, RunFileError):
+        except (OSError, run_files.RunFileError):
             return False
         if document.get("end_time") is not None:  # it has just ended, and is read in the next cycle
             return False
-        return document.get("node") == self._node and not is_supervisor_alive(
+        return document.get("node") == self._node and not run_files.is_supervisor_alive(
             document, self._procfs
         )
 
@@ -276,7 +272,7 @@ def _read_deletion(tombstone: Path) -> DeletedRecord | None:
     return DeletedRecord(SOURCE, jobid, None if owner in (0, os.geteuid()) else owner)
 
 
-def _format_resources(run: Run) -> str:
+def _format_resources(run: run_files.Run) -> str:
     """Limits that have no column of their own."""
     speed = run.io_limit_bytes_per_second
     parts = (

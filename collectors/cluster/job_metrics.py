@@ -5,14 +5,7 @@ from typing import NamedTuple
 
 from batchjob.schedulers.cluster import ClusterJob
 from batchjob.schedulers.states import JobState
-from collectors.cluster.metric_types import (
-    ClusterMetric,
-    Histogram,
-    Row,
-    gauge,
-    histogram_families,
-    totals,
-)
+from collectors.cluster import metric_types
 from collectors.metric import Metric, MetricFamily, labels
 
 
@@ -20,7 +13,7 @@ class JobsReading(NamedTuple):
     """Jobs of one reading, the histogram of waits so far, and the Unix time of the reading."""
 
     jobs: Sequence[ClusterJob]
-    waits: Mapping[str, Histogram]
+    waits: Mapping[str, metric_types.Histogram]
     at: float
 
 
@@ -30,15 +23,15 @@ def _job_gauge(
     help: str,
     *label_names: str,
     **marks: bool,
-) -> ClusterMetric:
+) -> metric_types.ClusterMetric:
     """A gauge that sums an amount (None: nothing) over jobs, by the attributes that label it."""
 
-    def rows(reading: JobsReading) -> Iterable[Row]:
-        return totals(
+    def rows(reading: JobsReading) -> Iterable[metric_types.Row]:
+        return metric_types.totals(
             (*(getattr(job, each) for each in label_names), amount(job)) for job in reading.jobs
         )
 
-    return gauge(name, rows, help, *label_names, **marks)
+    return metric_types.gauge(name, rows, help, *label_names, **marks)
 
 
 def _pending_total(job: ClusterJob, requested: int | None) -> int | None:
@@ -47,7 +40,7 @@ def _pending_total(job: ClusterJob, requested: int | None) -> int | None:
     return requested * job.tasks
 
 
-def _longest_wait(reading: JobsReading) -> Iterable[Row]:
+def _longest_wait(reading: JobsReading) -> Iterable[metric_types.Row]:
     longest: dict[str, float] = {}
     for job in reading.jobs:
         is_pending = job.state is JobState.PENDING
@@ -57,7 +50,7 @@ def _longest_wait(reading: JobsReading) -> Iterable[Row]:
     return sorted(longest.items())
 
 
-def _job_owner_metrics(owner: str, per_user: bool) -> tuple[ClusterMetric, ...]:
+def _job_owner_metrics(owner: str, per_user: bool) -> tuple[metric_types.ClusterMetric, ...]:
     """The live jobs of each account or user, and the CPUs allocated to them."""
 
     def live_jobs(job: ClusterJob) -> int | None:
@@ -96,7 +89,7 @@ JOBS = (
         "CPUs requested by pending jobs.", "partition"),
     _job_gauge("pending_gpus", lambda job: _pending_total(job, job.gpus),
         "GPUs requested by pending jobs.", "partition"),
-    gauge("pending_longest_wait_seconds", _longest_wait,
+    metric_types.gauge("pending_longest_wait_seconds", _longest_wait,
         "Time since the longest waiting job became eligible to start: a job that is held, or waits "
         "for its begin time, for other jobs or for its array's own limit, is not.", "partition"),
     *_job_owner_metrics("account", per_user=False),
@@ -109,6 +102,6 @@ WAIT = Metric("batchjob_cluster_job_wait_seconds", "histogram",
 
 
 def wait_families(reading: JobsReading) -> Iterator[MetricFamily]:
-    return histogram_families(
+    return metric_types.histogram_families(
         WAIT, {labels(partition=name): histogram for name, histogram in reading.waits.items()}
     )

@@ -5,14 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from batchjob.schedulers.cluster import ClusterNode, GpuModel
-from collectors.cluster.metric_types import (
-    Histogram,
-    Row,
-    counter,
-    gauge,
-    histogram_families,
-    totals,
-)
+from collectors.cluster import metric_types
 from collectors.metric import NO_LABELS, Metric, MetricFamily
 
 Value = Callable[[ClusterNode], float | None]
@@ -22,24 +15,24 @@ class NodesReading(NamedTuple):
     """The nodes of one reading, and the histograms of their conditions so far."""
 
     nodes: Sequence[ClusterNode]
-    unavailable: Histogram = Histogram()
-    draining: Histogram = Histogram()
+    unavailable: metric_types.Histogram = metric_types.Histogram()
+    draining: metric_types.Histogram = metric_types.Histogram()
     gpu_seconds: Mapping[tuple[str, ...], float] = MappingProxyType({})  # by node and state
 
 
-def _per_node(value: Value) -> Callable[[NodesReading], Iterable[Row]]:
+def _per_node(value: Value) -> Callable[[NodesReading], Iterable[metric_types.Row]]:
     return lambda reading: ((node.name, value(node)) for node in reading.nodes)
 
 
-def _per_partition(value: Value) -> Callable[[NodesReading], Iterable[Row]]:
-    return lambda reading: totals(
+def _per_partition(value: Value) -> Callable[[NodesReading], Iterable[metric_types.Row]]:
+    return lambda reading: metric_types.totals(
         (part, value(node)) for node in reading.nodes for part in node.partitions
     )
 
 
 def _per_gpu_model(
     value: Callable[[GpuModel], float | None],
-) -> Callable[[NodesReading], Iterable[Row]]:
+) -> Callable[[NodesReading], Iterable[metric_types.Row]]:
     return lambda reading: (
         (node.name, each.model, value(each)) for node in reading.nodes for each in node.gpu_models
     )
@@ -87,47 +80,48 @@ _PARTITION_METRICS = (
 )
 # fmt: off
 NODES = (
-    gauge("nodes",
-        lambda reading: totals((node.state, 1) for node in reading.nodes),
+    metric_types.gauge("nodes",
+        lambda reading: metric_types.totals((node.state, 1) for node in reading.nodes),
         "Nodes by base state.", "state", native=True),
-    gauge("nodes_flagged",
-        lambda reading: totals((flag, 1) for node in reading.nodes for flag in node.flags),
+    metric_types.gauge("nodes_flagged",
+        lambda reading: metric_types.totals((flag, 1) for n in reading.nodes for flag in n.flags),
         "Nodes by state flag; a node may have several flags.", "flag", native=True),
-    gauge("partition_nodes",
-        lambda reading: totals((part, n.state, 1) for n in reading.nodes for part in n.partitions),
+    metric_types.gauge("partition_nodes",
+        lambda reading: metric_types.totals(
+            (part, node.state, 1) for node in reading.nodes for part in node.partitions),
         "Nodes of a partition or queue by base state; a node counts in each of its partitions.",
         "partition", "state", native=True),
-    gauge("node_info",
+    metric_types.gauge("node_info",
         lambda reading: ((node.name, node.state, 1) for node in reading.nodes),
         "Base state of the node; always 1.", "node", "state"),
-    gauge("node_flag",
+    metric_types.gauge("node_flag",
         lambda reading: ((n.name, flag, 1) for n in reading.nodes for flag in sorted(n.flags)),
         "1 for each state flag that is set.", "node", "flag"),
-    gauge("node_unavailable_info",
+    metric_types.gauge("node_unavailable_info",
         lambda reading: ((n.name, n.reason, 1) for n in _unavailable(reading) if n.reason),
         "Reason given for a node that accepts no jobs, shortened to 64 characters, without paths, "
         "times and long numbers; always 1.", "node", "reason"),
-    gauge("node_unavailable_since_seconds",
+    metric_types.gauge("node_unavailable_since_seconds",
         lambda reading: ((node.name, node.reason_since) for node in _unavailable(reading)),
         "Unix time at which the reason was set.", "node"),
-    counter("node_failures_total", _per_node(lambda node: node.failures),
+    metric_types.counter("node_failures_total", _per_node(lambda node: node.failures),
         "Number of times the node entered the state down, error or failing since the exporter "
         "started.", "node"),
     *(
-        gauge(f"node_{name}", _per_node(value), help, "node", native=True)
+        metric_types.gauge(f"node_{name}", _per_node(value), help, "node", native=True)
         for name, help, value in _NODE_METRICS
     ),
-    gauge("node_model_gpus", _per_gpu_model(lambda each: each.gpus),
+    metric_types.gauge("node_model_gpus", _per_gpu_model(lambda each: each.gpus),
         "GPUs of the node by model, as named in its GRES.", "node", "model"),
-    gauge("node_model_gpus_allocated", _per_gpu_model(lambda each: each.allocated),
+    metric_types.gauge("node_model_gpus_allocated", _per_gpu_model(lambda each: each.allocated),
         "GPUs of a model that are allocated to jobs.", "node", "model"),
-    counter("node_gpu_seconds_total",
+    metric_types.counter("node_gpu_seconds_total",
         lambda reading: ((*key, seconds) for key, seconds in sorted(reading.gpu_seconds.items())),
         "GPU time of the node since the exporter started: allocated to jobs, idle, or unavailable "
         "because the node accepts no jobs. Time in which the scheduler did not answer is not "
         "included.", "node", "state"),
     *(
-        gauge(f"partition_{name}", _per_partition(_NODE_VALUES[name]),
+        metric_types.gauge(f"partition_{name}", _per_partition(_NODE_VALUES[name]),
             f"{help} A node in several partitions counts in each.", "partition")
         for name, help in _PARTITION_METRICS
     ),
@@ -142,5 +136,5 @@ DRAINING = Metric("batchjob_cluster_node_draining_seconds", "histogram",
 
 
 def condition_families(reading: NodesReading) -> Iterator[MetricFamily]:
-    yield from histogram_families(UNAVAILABLE, {NO_LABELS: reading.unavailable})
-    yield from histogram_families(DRAINING, {NO_LABELS: reading.draining})
+    yield from metric_types.histogram_families(UNAVAILABLE, {NO_LABELS: reading.unavailable})
+    yield from metric_types.histogram_families(DRAINING, {NO_LABELS: reading.draining})

@@ -15,6 +15,7 @@ from batchjob.schedulers.layout import Layout
 from collectors import state
 from collectors.collector import CollectorModule
 from collectors.host import Host, Moment
+from collectors.jobs import families
 from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.formats import DeviceNames
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles
@@ -23,14 +24,6 @@ from collectors.jobs.cgroups.reader import ReadErrors
 from collectors.jobs.discovery.site_layouts import all_layouts, site_layouts
 from collectors.jobs.discovery.walk import CgroupWalker
 from collectors.jobs.discovery.watch import CgroupWatcher
-from collectors.jobs.families import (
-    ERRORS,
-    IGNORED,
-    METRICS,
-    IdentifiedReading,
-    job_families,
-    job_metrics,
-)
 from collectors.jobs.processes.exits import ExitWatcher
 from collectors.jobs.processes.identifier import UserNames
 from collectors.jobs.processes.ledger import ProcessLedger
@@ -102,7 +95,7 @@ class JobsCollector:
         file_groups = frozenset(_FILE_GROUPS.get(group, group) for group in groups) | {"cpu"}
         self._host = host
         self._options = options
-        self._metrics = job_metrics(groups)
+        self._metrics = families.job_metrics(groups)
         self._errors = ReadErrors()
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
         soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -172,7 +165,7 @@ class JobsCollector:
     def collect(self) -> list[MetricFamily]:
         readings = self._read_jobs()
         self.scanner.request_scan()
-        return [*job_families(self._metrics, readings), *self._own_families()]
+        return [*families.job_families(self._metrics, readings), *self._own_families()]
 
     def readings(self) -> list[tuple[JobName, JobReading]]:
         """A reading of every visible job, including ended ones that linger; thread-safe.
@@ -230,7 +223,7 @@ class JobsCollector:
         job.read(self._host.now())
         return job.ended is None
 
-    def _read_jobs(self) -> list[IdentifiedReading]:
+    def _read_jobs(self) -> list[families.IdentifiedReading]:
         with self._read_lock:
             now = self._host.now()
             if now.monotonic >= self._next_walk_at or not self.watcher.complete:
@@ -277,7 +270,10 @@ class JobsCollector:
         for job in self.table.all():
             if job.ignored_reason is not None:
                 ignored[job.ignored_reason] += 1
-        return [labelled_family(IGNORED, ignored), labelled_family(ERRORS, self._errors.counts())]
+        return [
+            labelled_family(families.IGNORED, ignored),
+            labelled_family(families.ERRORS, self._errors.counts()),
+        ]
 
 
 def _run_order(job: Job) -> tuple[bool, float]:
@@ -290,5 +286,5 @@ def _epoch(moment: Moment | None) -> float | None:
 
 
 COLLECTOR = CollectorModule(
-    JobsOptions, METRICS, lambda host, options, _: JobsCollector(host, options)
+    JobsOptions, families.METRICS, lambda host, options, _: JobsCollector(host, options)
 )

@@ -33,6 +33,6 @@ def test_stuck_server_does_not_answer(service, monkeypatch):
 
 
 def test_listener_that_never_answered_is_not_given_up(service, monkeypatch):
-    monkeypatch.setattr("batchjob_exporter.service.is_answering", lambda *_: False)
+    monkeypatch.setattr("batchjob_exporter.web.addresses.is_answering", lambda *_: False)
     for _ in range(3):
         assert service.is_answering(5)

@@ -14,16 +14,7 @@ from collections.abc import Mapping, Sequence
 from batchjob.runtime import subprocesses
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.values import size_bytes
-from batchjob.schedulers.cluster import (
-    ClusterJob,
-    ClusterModule,
-    ClusterNode,
-    ClusterReaders,
-    DetectedCluster,
-    parse_count,
-    read_command_lines,
-    reason_word,
-)
+from batchjob.schedulers import cluster
 from batchjob.schedulers.lsf.formats import JsonRecord, lsf_time, parse_records, query_bjobs
 from batchjob.schedulers.lsf.states import LSF
 from batchjob.schedulers.states import JobState
@@ -39,10 +30,10 @@ _JOB_FIELDS = (
 )  # fmt: skip
 
 
-def command_readers(options: subprocesses.CommandOptions) -> ClusterReaders:
+def command_readers(options: subprocesses.CommandOptions) -> cluster.ClusterReaders:
     """The queries by commands; bjobs lists ended jobs for CLEAN_PERIOD."""
     log_once = LogOnce(log)
-    return ClusterReaders(
+    return cluster.ClusterReaders(
         nodes=lambda: nodes(_query_hosts(options), _query_memory(options, log_once)),
         jobs=lambda: jobs(query_bjobs(options, "bjobs", _JOB_FIELDS), int(time.time())),
     )
@@ -86,7 +77,9 @@ def parse_host_memory(output: bytes) -> dict[str, int]:
     return found
 
 
-def nodes(hosts: Sequence[JsonRecord], memory_bytes: Mapping[str, int]) -> list[ClusterNode]:
+def nodes(
+    hosts: Sequence[JsonRecord], memory_bytes: Mapping[str, int]
+) -> list[cluster.ClusterNode]:
     found = [_node(record, memory_bytes) for record in hosts if record.get("HOST_NAME")]
     if not found:
         raise subprocesses.SchedulerError("bhosts lists no hosts")
@@ -96,10 +89,13 @@ def nodes(hosts: Sequence[JsonRecord], memory_bytes: Mapping[str, int]) -> list[
 _DOWN_FLAGS = {"unavail": "not_responding", "unreach": "not_responding"}
 
 
-def _node(record: JsonRecord, memory_bytes: Mapping[str, int]) -> ClusterNode:
+def _node(record: JsonRecord, memory_bytes: Mapping[str, int]) -> cluster.ClusterNode:
     name = record["HOST_NAME"]
     status = record.get("STATUS", "").lower()
-    slots, allocated = parse_count(record.get("MAX")), parse_count(record.get("NJOBS"))
+    slots, allocated = (
+        cluster.parse_count(record.get("MAX")),
+        cluster.parse_count(record.get("NJOBS")),
+    )
     flags = set()
     if status in _DOWN_FLAGS:
         flags.add(_DOWN_FLAGS[status])
@@ -107,7 +103,7 @@ def _node(record: JsonRecord, memory_bytes: Mapping[str, int]) -> ClusterNode:
         flags.add("closed")
     if status == "closed_adm":
         flags.add("drain")
-    return ClusterNode(
+    return cluster.ClusterNode(
         name,
         _base_state(status, slots, allocated),
         frozenset(flags),
@@ -116,8 +112,8 @@ def _node(record: JsonRecord, memory_bytes: Mapping[str, int]) -> ClusterNode:
         allocated,
         memory_bytes.get(name),
         _parse_bytes(record.get("RESERVED_MEM")),
-        parse_count(record.get("NGPUS")),
-        parse_count(record.get("NGPUS_ALLOC")),
+        cluster.parse_count(record.get("NGPUS")),
+        cluster.parse_count(record.get("NGPUS_ALLOC")),
     )
 
 
@@ -131,7 +127,7 @@ def _base_state(status: str, slots: int | None, allocated: int | None) -> str:
     return "allocated" if slots is not None and allocated >= slots else "mixed"
 
 
-def jobs(records: Sequence[JsonRecord], now: int) -> list[ClusterJob]:
+def jobs(records: Sequence[JsonRecord], now: int) -> list[cluster.ClusterJob]:
     """Jobs from bjobs' records; a time without a year is the last one that is not in the future."""
     return [_job(record, now) for record in records if record.get("JOBID")]
 
@@ -139,18 +135,19 @@ def jobs(records: Sequence[JsonRecord], now: int) -> list[ClusterJob]:
 _STATE_REASONS = {"PSUSP": "Held", "WAIT": "Waiting"}
 
 
-def _job(record: JsonRecord, now: int) -> ClusterJob:
+def _job(record: JsonRecord, now: int) -> cluster.ClusterJob:
     word = record.get("STAT", "")
     state = LSF.get(word, JobState.UNKNOWN)
     pending = state is JobState.PENDING
-    index = parse_count(record.get("JOBINDEX"))
-    return ClusterJob(
+    index = cluster.parse_count(record.get("JOBINDEX"))
+    return cluster.ClusterJob(
         f"{record['JOBID']}[{index}]" if index else record["JOBID"],
         record.get("QUEUE", ""),
         state,
-        _STATE_REASONS.get(word) or reason_word(_NUMBERS.sub("", record.get("PEND_REASON", ""))),
+        _STATE_REASONS.get(word)
+        or cluster.reason_word(_NUMBERS.sub("", record.get("PEND_REASON", ""))),
         1,
-        parse_count(record.get("NREQ_SLOT" if pending else "SLOTS")),
+        cluster.parse_count(record.get("NREQ_SLOT" if pending else "SLOTS")),
         _gpus(record),
         _parse_time(record.get("SUBMIT_TIME", ""), now),
         None if pending else _parse_time(record.get("START_TIME", ""), now),
@@ -165,7 +162,7 @@ _NUMBERS = re.compile(r"\d+")
 def _gpus(record: JsonRecord) -> int | None:
     """0 for an empty field (a job without GPUs), None if the answer has no such field."""
     text = record.get("GPU_NUM")
-    return 0 if text in ("", "-") else parse_count(text)
+    return 0 if text in ("", "-") else cluster.parse_count(text)
 
 
 def _parse_bytes(text: str | None) -> int | None:
@@ -187,10 +184,10 @@ def _parse_time(text: str, now: int) -> int | None:
         return None
 
 
-def detect() -> DetectedCluster | None:
-    lines = read_command_lines(("lsid",))
+def detect() -> cluster.DetectedCluster | None:
+    lines = cluster.read_command_lines(("lsid",))
     names = [line.split()[-1] for line in lines if line.startswith("My cluster name is")]
-    return DetectedCluster("LSF", names[0], {"bjobs": {}}) if names else None
+    return cluster.DetectedCluster("LSF", names[0], {"bjobs": {}}) if names else None
 
 
-CLUSTER = ClusterModule(command_readers, detect)
+CLUSTER = cluster.ClusterModule(command_readers, detect)

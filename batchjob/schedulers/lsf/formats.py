@@ -8,14 +8,8 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 
+from batchjob.runtime import subprocesses
 from batchjob.runtime.json_reader import damaged, repeated_names
-from batchjob.runtime.subprocesses import (
-    CommandFailedError,
-    CommandOptions,
-    NotJsonError,
-    parse_json_object,
-    run,
-)
 from batchjob.schedulers.fields import (
     HostShare,
     clock_duration,
@@ -80,12 +74,14 @@ def _lsf_host(word: str) -> tuple[str, HostShare]:
 JsonRecord = dict[str, str]
 
 
-def query_bjobs(options: CommandOptions, bjobs: str, fields: Sequence[str]) -> list[JsonRecord]:
+def query_bjobs(
+    options: subprocesses.CommandOptions, bjobs: str, fields: Sequence[str]
+) -> list[JsonRecord]:
     """These fields of all jobs that bjobs lists. Raises SchedulerError."""
     argv = [bjobs, "-u", "all", "-a", "-json", "-o", " ".join(fields)]
     try:
-        return parse_records(run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout)
-    except CommandFailedError as error:
+        return parse_records(subprocesses.run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout)
+    except subprocesses.CommandFailedError as error:
         if b"job found" in error.answer.stdout + error.answer.stderr:
             return []  # "No unfinished job found" comes with a non-zero exit status
         raise
@@ -93,9 +89,9 @@ def query_bjobs(options: CommandOptions, bjobs: str, fields: Sequence[str]) -> l
 
 def parse_records(output: bytes) -> list[JsonRecord]:
     """The list RECORDS of an answer. Raises NotJsonError."""
-    found = parse_json_object(output).get("RECORDS")
+    found = subprocesses.parse_json_object(output).get("RECORDS")
     if not isinstance(found, list):
-        raise NotJsonError("expected a JSON object with RECORDS")
+        raise subprocesses.NotJsonError("expected a JSON object with RECORDS")
     return [
         damaged({name: str(value) for name, value in record.items()}, repeated_names(record))
         for record in found

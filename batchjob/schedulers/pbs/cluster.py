@@ -13,43 +13,31 @@ from typing import Any
 
 from batchjob.runtime.subprocesses import SchedulerError, parse_json_object, run
 from batchjob.runtime.values import size_bytes
-from batchjob.schedulers.cluster import (
-    ClusterJob,
-    ClusterModule,
-    ClusterNode,
-    ClusterOptions,
-    ClusterReaders,
-    DetectedCluster,
-    License,
-    parse_count,
-    read_command_value,
-    reason_word,
-    shorten_reason,
-)
+from batchjob.schedulers import cluster
 from batchjob.schedulers.pbs.accounting.records import GPU_RESOURCES, account_of
 from batchjob.schedulers.pbs.qstat_jobs import Attributes, query_qstat
 from batchjob.schedulers.pbs.states import PBS
 from batchjob.schedulers.states import JobState
 
 
-def command_readers(options: ClusterOptions) -> ClusterReaders:
+def command_readers(options: cluster.ClusterOptions) -> cluster.ClusterReaders:
     """The queries by commands; PBS' server has no statistics of its own."""
 
     def read_json(*command: str) -> dict[str, Any]:
         return parse_json_object(run(options, (*command, "-F", "json")).stdout)
 
-    def read_licenses() -> list[License]:
+    def read_licenses() -> list[cluster.License]:
         resources = run(options, ("qmgr", "-c", "print server")).stdout
         return licenses(read_json("qstat", "-B", "-f"), resources)
 
-    return ClusterReaders(
+    return cluster.ClusterReaders(
         nodes=lambda: nodes(read_json("pbsnodes", "-a", "-v")),
         jobs=lambda: jobs(query_qstat(options, "qstat")),
         licenses=read_licenses,
     )
 
 
-def nodes(answer: Mapping[str, Any]) -> list[ClusterNode]:
+def nodes(answer: Mapping[str, Any]) -> list[cluster.ClusterNode]:
     """Nodes from `pbsnodes -av -F json`: one per vnode."""
     found = _mapping(answer, "nodes")
     if not found:
@@ -66,15 +54,15 @@ _FLAGS = {"offline": "drain", "state-unknown": "not_responding", "unresponsive":
 _NO_FLAG = frozenset(("free", "down", "job-busy"))
 
 
-def _node(name: str, vnode: Mapping[str, Any]) -> ClusterNode:
+def _node(name: str, vnode: Mapping[str, Any]) -> cluster.ClusterNode:
     words = [word.strip() for word in str(vnode.get("state", "")).split(",") if word.strip()]
     available = _mapping(vnode, "resources_available")
     assigned = _mapping(vnode, "resources_assigned")
-    cpus = parse_count(available.get("ncpus"))
-    cpus_assigned = parse_count(assigned.get("ncpus", 0))
+    cpus = cluster.parse_count(available.get("ncpus"))
+    cpus_assigned = cluster.parse_count(assigned.get("ncpus", 0))
     if _EXCLUSIVE & set(words):  # whatever its jobs asked for, nothing else can start
         assigned, cpus_assigned = available, cpus
-    return ClusterNode(
+    return cluster.ClusterNode(
         name,
         _base_state(words, cpus_assigned),
         frozenset(
@@ -89,14 +77,14 @@ def _node(name: str, vnode: Mapping[str, Any]) -> ClusterNode:
         _parse_bytes(assigned.get("mem", 0)),
         _gpus(available),
         _gpus(assigned),
-        shorten_reason(str(vnode.get("comment") or "")),
-        parse_count(vnode.get("last_state_change_time")) or None,
+        cluster.shorten_reason(str(vnode.get("comment") or "")),
+        cluster.parse_count(vnode.get("last_state_change_time")) or None,
     )
 
 
 def _gpus(resources: Mapping[str, Any], prefix: str = "") -> int | None:
     names = (f"{prefix}{name}" for name in GPU_RESOURCES)
-    return parse_count(next((resources[name] for name in names if name in resources), 0))
+    return cluster.parse_count(next((resources[name] for name in names if name in resources), 0))
 
 
 def _base_state(words: list[str], cpus_assigned: int | None) -> str:
@@ -110,7 +98,7 @@ def _base_state(words: list[str], cpus_assigned: int | None) -> str:
     return "mixed" if cpus_assigned else "idle"
 
 
-def jobs(attributes: Mapping[str, Attributes]) -> list[ClusterJob]:
+def jobs(attributes: Mapping[str, Attributes]) -> list[cluster.ClusterJob]:
     """Jobs from qstat: sub-jobs count, the array that contains them does not.
 
     Of a job whose id stands twice, only that it exists is known.
@@ -123,7 +111,7 @@ _COUNTS = re.compile(r"(\w+):(\d{1,18})")
 _FLAG = re.compile(r"^set resource (\S+) flag = (\w+)\s*$", re.MULTILINE)
 
 
-def licenses(answer: Mapping[str, Any], resources: bytes) -> list[License]:
+def licenses(answer: Mapping[str, Any], resources: bytes) -> list[cluster.License]:
     """Licences from `qstat -B -f -F json` and `qmgr -c "print server"`.
 
     A licence that jobs request is a consumable of the whole server: a resource with the flag q (and
@@ -139,7 +127,7 @@ def licenses(answer: Mapping[str, Any], resources: bytes) -> list[License]:
     return found
 
 
-def _pbs_licenses(server: Mapping[str, Any]) -> list[License]:
+def _pbs_licenses(server: Mapping[str, Any]) -> list[cluster.License]:
     """PBS' own licences. OpenPBS needs none, but reports a million free ones."""
     if not server.get("pbs_license_info"):
         return []
@@ -148,35 +136,35 @@ def _pbs_licenses(server: Mapping[str, Any]) -> list[License]:
     if not all(name in counts for name in names):
         return []
     global_free, local_free, used = (int(counts[name]) for name in names)
-    return [License(_PBS_LICENSE, global_free + local_free + used, used)]
+    return [cluster.License(_PBS_LICENSE, global_free + local_free + used, used)]
 
 
-def _server_licenses(server: Mapping[str, Any], names: frozenset[str]) -> Iterator[License]:
+def _server_licenses(server: Mapping[str, Any], names: frozenset[str]) -> Iterator[cluster.License]:
     assigned = _mapping(server, "resources_assigned")
     for name, value in _mapping(server, "resources_available").items():
-        total = parse_count(value)
+        total = cluster.parse_count(value)
         if name in names and total is not None:
             # The server lists an amount only after a job has used some.
-            yield License(name, total, parse_count(assigned.get(name, 0)))
+            yield cluster.License(name, total, cluster.parse_count(assigned.get(name, 0)))
 
 
 _STATE_REASONS = {"H": "Held", "W": "Waiting", "T": "Transit"}
 _SKIPPED_PREFIXES = ("Not Running: ", "Can Never Run: ")
 
 
-def _job(jobid: str, job: Attributes) -> ClusterJob:
+def _job(jobid: str, job: Attributes) -> cluster.ClusterJob:
     letter = job.get("job_state", "")
     state = PBS.get(letter, JobState.UNKNOWN)
-    return ClusterJob(
+    return cluster.ClusterJob(
         jobid,
         job.get("queue", ""),
         state,
         _STATE_REASONS.get(letter) or _reason(job.get("comment", "")),
         1,
-        parse_count(job.get("Resource_List.ncpus")),
+        cluster.parse_count(job.get("Resource_List.ncpus")),
         _gpus(job, "Resource_List."),
-        parse_count(job.get("etime")) or parse_count(job.get("qtime")),
-        None if state is JobState.PENDING else parse_count(job.get("start")),
+        cluster.parse_count(job.get("etime")) or cluster.parse_count(job.get("qtime")),
+        None if state is JobState.PENDING else cluster.parse_count(job.get("start")),
         account_of(job, "account"),
         job.get("user", ""),
     )
@@ -186,7 +174,7 @@ def _reason(comment: str) -> str:
     """The scheduler's comment on a job that it skipped; other comments contain times."""
     for prefix in _SKIPPED_PREFIXES:
         if comment.startswith(prefix):
-            return reason_word(comment.removeprefix(prefix))
+            return cluster.reason_word(comment.removeprefix(prefix))
     return ""
 
 
@@ -205,15 +193,15 @@ def _parse_bytes(value: Any) -> int | None:
 PBS_CONF = Path("/etc/pbs.conf")
 
 
-def detect() -> DetectedCluster | None:
+def detect() -> cluster.DetectedCluster | None:
     """The server that qstat queries; its accounting logs if readable, since they contain more."""
-    name = read_command_value(("qstat", "-B", "-f"), "server_host")
+    name = cluster.read_command_value(("qstat", "-B", "-f"), "server_host")
     if not name:
         return None
     logs = accounting_directory()
     if os.access(logs, os.R_OK | os.X_OK):
-        return DetectedCluster("PBS", name, {"pbs_log": {"path": str(logs)}})
-    return DetectedCluster("PBS", name, {"qstat": {}})
+        return cluster.DetectedCluster("PBS", name, {"pbs_log": {"path": str(logs)}})
+    return cluster.DetectedCluster("PBS", name, {"qstat": {}})
 
 
 def accounting_directory() -> Path:
@@ -225,4 +213,4 @@ def accounting_directory() -> Path:
     return Path(homes[-1] if homes else "/var/spool/pbs") / "server_priv/accounting"
 
 
-CLUSTER = ClusterModule(command_readers, detect)
+CLUSTER = cluster.ClusterModule(command_readers, detect)

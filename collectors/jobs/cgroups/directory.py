@@ -12,15 +12,8 @@ from itertools import compress, count, repeat
 from operator import ne
 from typing import Any
 
-from collectors.jobs.cgroups import v2
+from collectors.jobs.cgroups import reader, v2
 from collectors.jobs.cgroups.formats import CgroupFile
-from collectors.jobs.cgroups.reader import (
-    MAX_RECORD_BYTES,
-    ReadErrors,
-    is_gone,
-    read_path,
-    read_rest,
-)
 
 # Most files are smaller. Together with the header of a `bytes` object this makes 512 bytes, up to
 # which Python uses its own allocator instead of malloc().
@@ -48,7 +41,7 @@ class CgroupDirectory:
         path: str,
         sources: Iterable[CgroupFile],
         descriptors: threading.Semaphore,
-        errors: ReadErrors,
+        errors: reader.ReadErrors,
         mount: str = "",
     ) -> None:
         """`descriptors`: how many may be open; beyond that, files are opened for each read.
@@ -98,7 +91,7 @@ class CgroupDirectory:
         try:
             inode = os.stat(self.path).st_ino
         except OSError as error:
-            return is_gone(error)
+            return reader.is_gone(error)
         self._inode = self._inode or inode
         return inode != self._inode
 
@@ -150,10 +143,10 @@ class OpenCgroupFile:
     def complete(self, data: bytes | OSError) -> bytes:
         """The whole text after a read that failed, or may have left a remainder. Raises OSError."""
         if self.descriptor < 0:
-            return read_path(f"{self.directory.path}/{self.source.file}")
+            return reader.read_path(f"{self.directory.path}/{self.source.file}")
         if isinstance(data, OSError):
             raise data
-        data = read_rest(self.descriptor, data, self.buffer_bytes)
+        data = reader.read_rest(self.descriptor, data, self.buffer_bytes)
         self.buffer_bytes = 2 * len(data)
         return data
 
@@ -219,7 +212,7 @@ class FileReader:
             try:
                 if (
                     isinstance(data, OSError)
-                    or len(data) > self._buffer_sizes[index] - MAX_RECORD_BYTES
+                    or len(data) > self._buffer_sizes[index] - reader.MAX_RECORD_BYTES
                 ):
                     data = file.complete(data)
                     self._buffer_sizes[index] = file.buffer_bytes

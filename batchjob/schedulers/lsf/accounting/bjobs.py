@@ -13,11 +13,7 @@ from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, size_bytes
 from batchjob.schedulers.accounting import AccountingModule, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, clock_duration, count, integer
-from batchjob.schedulers.lsf.accounting.records import (
-    format_job_id,
-    shares_by_host,
-    with_known_submit_time,
-)
+from batchjob.schedulers.lsf.accounting import records
 from batchjob.schedulers.lsf.formats import lsf_duration, lsf_time, query_bjobs
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
 from batchjob.schedulers.records import JobRecord, NodeShare, run_time
@@ -65,7 +61,7 @@ class Bjobs(SnapshotSource):
     ) -> tuple[JobRecord, ...]:
         """See SnapshotSource; the id with its index is in the record."""
         del jobid
-        record = with_known_submit_time(job_record(self.cluster, row, now), unfinished)
+        record = records.with_known_submit_time(job_record(self.cluster, row, now), unfinished)
         known = unfinished.get(record.jobid)
         if known and known.state == JobState.SUSPENDED and record.state is JobState.RUNNING:
             stopped = _suspended_seconds(row, record.start_time, now)
@@ -92,11 +88,11 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
     counted = row.get("RUN_TIME", lsf_duration)
     elapsed, suspended = run_time(start, end, counted or None)
     slots = row.text("ALLOC_SLOT") or row.text("EXEC_HOST")
-    shares = shares_by_host(row, "ALLOC_SLOT", () if slots == "-" else slots.split(":"))
+    shares = records.shares_by_host(row, "ALLOC_SLOT", () if slots == "-" else slots.split(":"))
     nodes = tuple(NodeShare(host, *share) for host, share in shares.items())
     return JobRecord(
         cluster=cluster,
-        jobid=format_job_id(str(number), index),
+        jobid=records.format_job_id(str(number), index),
         submit_time=row.require("SUBMIT_TIME", parse_time),
         state=state,
         state_word=word,

@@ -7,22 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchjob.runtime.settings import option
+from batchjob.schedulers import log_follower
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row, row_problem
-from batchjob.schedulers.log_follower import (
-    CUT,
-    check_readable,
-    follow,
-    parse_watermark,
-    watermark_since,
-)
-from batchjob.schedulers.lsf.accounting.event_records import (
-    Word,
-    begins_record,
-    join_records,
-    parse_job_finish,
-    split_words,
-)
+from batchjob.schedulers.lsf.accounting import event_records
 from batchjob.schedulers.lsf.accounting.records import (
     ended_job,
     format_job_id,
@@ -40,7 +28,7 @@ from batchjob.schedulers.records import (
 
 _SOURCE = "lsb_acct"
 
-ParseRecord = Callable[[str, Sequence[Word]], tuple[JobRecord, list[str]]]
+ParseRecord = Callable[[str, Sequence[event_records.Word]], tuple[JobRecord, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -67,22 +55,22 @@ class LsfLog:
         self._parse = parse
 
     def check(self) -> tuple[str, ...]:
-        return check_readable(self._files, str(self._path))
+        return log_follower.check_readable(self._files, str(self._path))
 
     def watermark_at(self, since: int) -> str:
-        return watermark_since(since)
+        return log_follower.watermark_since(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         covered = 0
-        phases = parse_phases(parse_watermark(watermark))
-        for chunk in follow(self._files(), watermark, begins_record):
+        phases = parse_phases(log_follower.parse_watermark(watermark))
+        for chunk in log_follower.follow(self._files(), watermark, event_records.begins_record):
             jobs: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
-            records = list(join_records(chunk.lines))
+            records = list(event_records.join_records(chunk.lines))
             if chunk.is_cut:  # its last value may be a part of one
-                quarantine.append(quarantined_row(self.name, CUT, records.pop()))
+                quarantine.append(quarantined_row(self.name, log_follower.CUT, records.pop()))
             for raw in records:
-                line = split_words(raw)
+                line = event_records.split_words(raw)
                 if not line or not line[0].quoted:
                     quarantine.append(quarantined_row(self.name, "not a record of LSF", raw))
                     continue
@@ -102,7 +90,7 @@ class LsfLog:
                     quarantine.append(quarantined_row(self.name, "; ".join(parse_errors), raw))
             state = chunk.watermark
             if phases:
-                state = json.dumps({**parse_watermark(state), "phases": phases})
+                state = json.dumps({**log_follower.parse_watermark(state), "phases": phases})
             yield Batch(merge_by_key(jobs), tuple(quarantine), state, covered)
 
     def _files(self) -> list[Path]:
@@ -126,9 +114,11 @@ class LsfLog:
 _MIN_EPOCH = 1_000_000_000  # a larger number is epoch seconds and not a rotation count
 
 
-def job_from_finish(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, list[str]]:
+def job_from_finish(
+    cluster: str, line: Sequence[event_records.Word]
+) -> tuple[JobRecord, list[str]]:
     """The record of a JOB_FINISH, and the fields that could not be parsed."""
-    values, hosts, slots, parse_error = parse_job_finish(line[2:])
+    values, hosts, slots, parse_error = event_records.parse_job_finish(line[2:])
     row = FieldReader({**values, "endTime": values.get("eventTime", "")})
     job = ended_job(cluster, _SOURCE, row, hosts, slots)
     return job, [*row.parse_errors, *filter(None, [parse_error])]
@@ -142,7 +132,7 @@ Phases = dict[str, list[tuple[int, dict[str, int]]]]
 """By job id, the phases that have ended: when, and the CPUs on each host until then."""
 
 
-def add_phase(phases: Phases, line: Sequence[Word]) -> None:
+def add_phase(phases: Phases, line: Sequence[event_records.Word]) -> None:
     """Add the phase that a JOB_RESIZE ends; raises RowError.
 
     IBM's lsb.acct(5) has four lists, each after its length: of the hosts before and of the change,

@@ -3,16 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping
 
+from batchjob.schedulers import fields
 from batchjob.schedulers.accounting import UnfinishedJob
-from batchjob.schedulers.fields import (
-    FieldReader,
-    HostShare,
-    RowError,
-    count,
-    epoch,
-    integer,
-    seconds,
-)
 from batchjob.schedulers.lsf.formats import lsf_hosts
 from batchjob.schedulers.lsf.states import LSF_EXIT_INFO, lsf_end_state
 from batchjob.schedulers.records import JobRecord, NodeShare, run_time
@@ -27,37 +19,39 @@ def format_job_id(jobid: str, index: int) -> str:
 
 
 def ended_job(
-    cluster: str, source: str, row: FieldReader, hosts: Iterable[str], slots: Iterable[str]
+    cluster: str, source: str, row: fields.FieldReader, hosts: Iterable[str], slots: Iterable[str]
 ) -> JobRecord:
     """A record from the fields of JOB_FINISH or JOB_FINISH2; raises RowError."""
-    number = row.require("jobId", integer)
-    index = row.get("idx", count) or 0
-    status = row.require("jStatus", integer)
-    exit_info = row.get("exitInfo", integer) or 0
-    start, end = row.get("startTime", epoch), row.require("endTime", epoch)
+    number = row.require("jobId", fields.integer)
+    index = row.get("idx", fields.count) or 0
+    status = row.require("jStatus", fields.integer)
+    exit_info = row.get("exitInfo", fields.integer) or 0
+    start, end = row.get("startTime", fields.epoch), row.require("endTime", fields.epoch)
     if status & 0x60 == 0:
-        raise RowError(f"jStatus {status} is not a final status")
+        raise fields.RowError(f"jStatus {status} is not a final status")
     shares = shares_by_host(row, "execHosts", slots) or shares_by_host(row, "execHosts", hosts)
     cpus = sum(share.cpus or 0 for share in shares.values()) or None
-    code, signal = decode_wait_status(row.get("exitStatus", integer)) if start else (None, None)
+    code, signal = (
+        decode_wait_status(row.get("exitStatus", fields.integer)) if start else (None, None)
+    )
     state = lsf_end_state(status, exit_info)
-    user_cpu, system_cpu = row.get("utime", seconds), row.get("stime", seconds)
+    user_cpu, system_cpu = row.get("utime", fields.seconds), row.get("stime", fields.seconds)
     if user_cpu is None or system_cpu is None:
-        total_cpu = row.get("cpuTime", seconds)
+        total_cpu = row.get("cpuTime", fields.seconds)
     else:
         total_cpu = user_cpu + system_cpu
-    elapsed, suspended = run_time(start, end, row.get("runTime", seconds) or None)
+    elapsed, suspended = run_time(start, end, row.get("runTime", fields.seconds) or None)
     return JobRecord(
         cluster=cluster,
         jobid=format_job_id(str(number), index),
-        submit_time=row.require("submitTime", epoch),
+        submit_time=row.require("submitTime", fields.epoch),
         state=state,
         state_word="DONE" if status & 0x40 else "EXIT",
         source=source,
         # LSF does not number runs: the runs of a requeued job are distinguished by start time.
         run=start if state is JobState.REQUEUED and start else 1,
         user=row.text("userName"),
-        uid=row.get("userId", count),
+        uid=row.get("userId", fields.count),
         account=row.text("projectName"),
         partition=row.text("queue"),
         name=row.text("jobName"),
@@ -65,11 +59,11 @@ def ended_job(
         end_time=end,
         elapsed_seconds=elapsed,
         suspended_seconds=suspended,
-        time_limit_seconds=row.get("runLimit", count) or None,
+        time_limit_seconds=row.get("runLimit", fields.count) or None,
         exit_code=code,
         exit_signal=signal,
         reason=LSF_EXIT_INFO.get(exit_info, ("",))[0],
-        requested_cpus=row.get("numProcessors", count) or None,
+        requested_cpus=row.get("numProcessors", fields.count) or None,
         requested_gpus=_requested_gpus(row.text("effectiveResReq"), len(shares)),
         requested_resources=row.text("effectiveResReq") or row.text("resReq"),
         allocated_cpus=cpus if start else None,
@@ -85,11 +79,13 @@ def ended_job(
         user_cpu_seconds=user_cpu if start else None,
         system_cpu_seconds=system_cpu if start else None,
         cpu_seconds=total_cpu if start else None,
-        peak_memory_bytes=(row.get("maxRMem", count) or 0) * 1024 or None,
+        peak_memory_bytes=(row.get("maxRMem", fields.count) or 0) * 1024 or None,
     )
 
 
-def shares_by_host(row: FieldReader, field: str, hosts: Iterable[str]) -> Mapping[str, HostShare]:
+def shares_by_host(
+    row: fields.FieldReader, field: str, hosts: Iterable[str]
+) -> Mapping[str, fields.HostShare]:
     """The job's share of each host; none, and an error for `field`, if a host cannot be parsed."""
     try:
         return lsf_hosts(hosts)

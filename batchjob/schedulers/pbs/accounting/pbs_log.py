@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from batchjob.runtime.settings import option
 from batchjob.runtime.subprocesses import CommandOptions, SchedulerError
 from batchjob.runtime.values import one_of
+from batchjob.schedulers import log_follower
 from batchjob.schedulers.accounting import (
     AccountingModule,
     Batch,
@@ -22,13 +23,6 @@ from batchjob.schedulers.accounting import (
     with_jobids_like,
 )
 from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row, row_problem
-from batchjob.schedulers.log_follower import (
-    CUT,
-    check_readable,
-    follow,
-    parse_watermark,
-    watermark_since,
-)
 from batchjob.schedulers.pbs.accounting.log_line import parse_line, zone_error
 from batchjob.schedulers.pbs.accounting.log_replay import PbsLogReplay
 from batchjob.schedulers.pbs.accounting.qstat import FINISHED, finished_record
@@ -100,10 +94,10 @@ class PbsLog:
         self._queue_fails = False
 
     def check(self) -> tuple[str, ...]:
-        return check_readable(self._files, self._options.path)
+        return log_follower.check_readable(self._files, self._options.path)
 
     def watermark_at(self, since: int) -> str:
-        return watermark_since(since)
+        return log_follower.watermark_since(since)
 
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         lost, unknown = self._ask_queue(unfinished)
@@ -112,14 +106,14 @@ class PbsLog:
         last_timestamp, ahead, deleted = _parse_state(watermark)
         if watermark != self._watermark:  # starts elsewhere, perhaps before the remembered runs
             replay.forget_lines(deleted)
-        for chunk in follow(files, watermark):
+        for chunk in log_follower.follow(files, watermark):
             records: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
             was_ahead = ahead
             for index, raw in enumerate(chunk.lines, 1):
                 text = raw.decode("utf-8", "backslashreplace")
                 if chunk.is_cut and index == len(chunk.lines):  # its last value may be cut as well
-                    quarantine.append(quarantined_row(_SOURCE, CUT, text))
+                    quarantine.append(quarantined_row(_SOURCE, log_follower.CUT, text))
                     continue
                 problems: list[str] = []
                 try:
@@ -215,7 +209,7 @@ def _parse_state(watermark: str) -> tuple[int, int, Mapping[str, int]]:
     which stamps are ahead, and the deletions that were logged.
     """
     try:
-        found = parse_watermark(watermark)
+        found = log_follower.parse_watermark(watermark)
         ahead = int(found.get("zone_error", 0))
         return int(found.get("at", 0)), ahead, dict(found.get("deleted", {}))
     except (ValueError, TypeError):
@@ -225,7 +219,7 @@ def _parse_state(watermark: str) -> tuple[int, int, Mapping[str, int]]:
 def _add_state(watermark: str, last_timestamp: int, ahead: int, deleted: Mapping[str, int]) -> str:
     parts = {"deleted": deleted, "zone_error": ahead}
     added = {name: part for name, part in parts.items() if part}
-    return json.dumps(parse_watermark(watermark) | {"at": last_timestamp} | added)
+    return json.dumps(log_follower.parse_watermark(watermark) | {"at": last_timestamp} | added)
 
 
 def _is_live(attributes: Mapping[str, str] | None) -> bool:
