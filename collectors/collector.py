@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
-from batchjob.runtime.background import Loop
+from batchjob.runtime.background import PeriodicTask
 from collectors.host import Host
 from collectors.metric import Metric, MetricFamily
 
@@ -30,7 +30,7 @@ class Collector(Protocol):
 class BackgroundCollector:
     """A collector whose threads run from its start to its stop; some have none."""
 
-    threads: Sequence[Loop] = ()
+    threads: Sequence[PeriodicTask] = ()
 
     def start(self) -> None:
         for thread in self.threads:

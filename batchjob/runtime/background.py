@@ -14,11 +14,11 @@ T = TypeVar("T")
 _PAUSE_AFTER_ERROR_SECONDS = 1.0
 
 
-class Loop:
+class PeriodicTask:
     """Calls `step`, which returns the seconds to wait before the next call; None: until `wake`.
 
-    An exception is logged once, and the next call follows after a second: one odd device or job
-    must not end the thread.
+    An exception is logged once, and the next call follows after a second, so one failing device or
+    job does not end the thread.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class AbsentError(PostponedError):
     """This machine does not have the source. That is not an error, so it is logged as info."""
 
 
-class Refresher(Loop, Generic[T]):
+class Refresher(PeriodicTask, Generic[T]):
     """Calls `read` every `interval` seconds and publishes what it returns.
 
     The first value is published as soon as the source answers. A read that raises is logged once

@@ -301,13 +301,10 @@ def _construct_value(where: str, name: str, node: "yaml.Node", option: NamedOpti
     return value
 
 
-def build_section(cls: type[T], section: str, given: Mapping[str, Any]) -> T:
-    """Build one section's dataclass from `given` (option name to text or YAML value)."""
-    values = {}
-    for each in options_of({section: cls}):
-        if each.name in given:
-            values[each.field] = _parse_value(each, given[each.name])
-    return cls(**values)
+def build_section(cls: type[T], section: str, values: Mapping[str, Any]) -> T:
+    """Build one section's dataclass from `values` (option name to text or YAML value)."""
+    known = options_of({section: cls})
+    return cls(**{o.field: _parse_value(o, values[o.name]) for o in known if o.name in values})
 
 
 def _parse_value(each: NamedOption, raw: Any) -> Any:

@@ -1,7 +1,7 @@
 """The interface of a scheduler's module `node`: how its jobs look on a compute node.
 
-The module defines `NODES`, a row for each manager. Compute nodes import it, so neither it nor what
-it imports may call programs, use HTTP or read accounting.
+The module defines `JOB_MANAGERS`, a row for each manager. Compute nodes import it, so neither it
+nor what it imports may call programs, use HTTP or read accounting.
 """
 
 import re

@@ -70,14 +70,14 @@ class Wait(NamedTuple):
     deadline: float
 
 
-class Answer(NamedTuple):
+class RenderedResponse(NamedTuple):
     """What the server sends to the client, and whether the connection stays open."""
 
     data: bytes | bytearray
     keep_alive: bool
 
 
-ConnectionSteps = Generator[Wait | message.HttpRequest, Answer | None, None]
+ConnectionSteps = Generator[Wait | message.HttpRequest, RenderedResponse | None, None]
 _Step = Generator[Wait, object, T]
 
 

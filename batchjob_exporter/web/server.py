@@ -22,7 +22,7 @@ from batchjob.runtime.log import LogOnce
 from batchjob.runtime.values import Network
 from batchjob_exporter.web.addresses import client_key, is_allowed
 from batchjob_exporter.web.auth import WebAccess
-from batchjob_exporter.web.connection import Answer, ClientTimeouts, HttpConnection, Wait
+from batchjob_exporter.web.connection import ClientTimeouts, HttpConnection, RenderedResponse, Wait
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, render_response, text_response
 from batchjob_exporter.web.workers import HEALTH_PATHS, RequestWorkers
 
@@ -59,7 +59,7 @@ class HttpServer:
         # Connections waiting for their client, with deadlines; the one waiting longest comes first.
         self._waiting: dict[HttpConnection, float] = {}
         self._unanswered: Counter[str] = Counter()  # number of requests by client
-        self._answers: deque[tuple[HttpConnection, Answer | None]] = deque()
+        self._answers: deque[tuple[HttpConnection, RenderedResponse | None]] = deque()
         self._callbacks: deque[Callable[[], None]] = deque()
         self._stopping = False
         self._once = LogOnce(log)
@@ -203,7 +203,7 @@ class HttpServer:
 
     def _answer_or_queue(
         self, connection: HttpConnection, request: HttpRequest, may_answer: bool
-    ) -> Answer | None:
+    ) -> RenderedResponse | None:
         """Queue the request; returns the answer if there is no room, or if it needs no worker."""
         client, queued = connection.client, (connection, request)
         if self._web.needs_verification(request):
@@ -290,7 +290,7 @@ class HttpServer:
         for connection in list(self._waiting):
             self._drop(connection)
 
-    def _add_answer(self, connection: HttpConnection, answer: Answer | None) -> None:
+    def _add_answer(self, connection: HttpConnection, answer: RenderedResponse | None) -> None:
         self._answers.append((connection, answer))
         self._wake()
 
@@ -298,9 +298,9 @@ class HttpServer:
         os.eventfd_write(self._wakeup_descriptor, 1)
 
 
-def _refusal(request: HttpRequest, response: HttpResponse) -> Answer:
+def _refusal(request: HttpRequest, response: HttpResponse) -> RenderedResponse:
     """The answer to a request that is not queued; it closes the connection."""
     with_body = request.method != "HEAD"
-    return Answer(
+    return RenderedResponse(
         render_response(response, keep_alive=False, with_body=with_body), keep_alive=False
     )

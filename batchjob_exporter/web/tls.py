@@ -67,7 +67,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 class TlsStream(Stream):
-    """HTTPS."""
+    """The accepted socket, wrapped in TLS."""
 
     def __init__(
         self, connection: socket.socket, context: ssl.SSLContext, allowed_sans: tuple[str, ...]

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Generic, TypeVar
 
 from batchjob_exporter.web.auth import WebAccess
-from batchjob_exporter.web.connection import Answer, HttpConnection
+from batchjob_exporter.web.connection import HttpConnection, RenderedResponse
 from batchjob_exporter.web.message import HttpRequest, compress, render_response, text_response
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class RequestWorkers:
         self,
         web: WebAccess,
         max_waiting: int,
-        deliver: Callable[[HttpConnection, Answer | None], None],
+        deliver: Callable[[HttpConnection, RenderedResponse | None], None],
     ) -> None:
         """`max_waiting`: maximum number of waiting requests of one client."""
         self._web = web
@@ -137,7 +137,7 @@ class RequestWorkers:
             log.exception("%s %s", request.method, request.path)
         self._deliver(connection, answer)
 
-    def build_answer(self, request: HttpRequest) -> Answer:
+    def build_answer(self, request: HttpRequest) -> RenderedResponse:
         """The rendered answer of the site; an error of its own is one too."""
         started = time.perf_counter()
         try:
@@ -155,7 +155,7 @@ class RequestWorkers:
             1000 * (time.perf_counter() - started),
         )
         keep_alive, with_body = request.keep_alive, request.method != "HEAD"
-        return Answer(
+        return RenderedResponse(
             render_response(response, keep_alive=keep_alive, with_body=with_body), keep_alive
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchjob.runtime.background import Loop
+from batchjob.runtime.background import PeriodicTask
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, number, one_of
@@ -81,7 +81,7 @@ class EnergyCollector(BackgroundCollector):
         self._tick_errors = 0
         self._summary = MeterSummary()
         self._once = LogOnce(log)
-        self.threads = (Loop("energy", self.step),)
+        self.threads = (PeriodicTask("energy", self.step),)
 
     def collect(self) -> list[MetricFamily]:
         return families(self._summary, self._host.monotonic())

@@ -161,7 +161,7 @@ class GpuTable:
         )
 
     def by_capability(self, minor: int) -> tuple[Unit, ...]:
-        """By the number of /dev/nvidia-caps/nvidia-cap<minor>: a GPU's or compute instance's."""
+        """Units behind the capability device /dev/nvidia-caps/nvidia-cap<minor>."""
         if minor not in self._mig_minors:
             return ()
         board, gpu_instance, compute_instance = self._mig_minors[minor]

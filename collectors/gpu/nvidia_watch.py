@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batchjob.runtime.background import Loop
+from batchjob.runtime.background import PeriodicTask
 from collectors.gpu import nvml
 from collectors.gpu.busy import UtilizationSample
 from collectors.gpu.nvml_errors import OptionalCalls
@@ -163,7 +163,7 @@ class Watch:
             self._driver.on_new_process()
 
 
-class Round(Loop):
+class Round(PeriodicTask):
     """The thread that reads all GPUs in turn, which is cheaper than a thread for each."""
 
     def __init__(self, watches: Sequence[Watch]) -> None:

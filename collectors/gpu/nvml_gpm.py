@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchjob.quantities.gpu import PROFILED_SECONDS
-from batchjob.runtime.background import Loop
+from batchjob.runtime.background import PeriodicTask
 from collectors.gpu.devices import Gpu, Instance
 from collectors.gpu.nvml_errors import OptionalCalls
 from collectors.gpu.reading import ProfileSample
@@ -61,7 +61,7 @@ class Profiler:
         self._start: _Sampled | None = None
         self._instances: tuple[Instance, ...] = ()  # of which the recent samples are
         self._turn = 0
-        self.loop = Loop(f"gpu{board.index}-profile", self.step)
+        self.loop = PeriodicTask(f"gpu{board.index}-profile", self.step)
 
     def kernel_ratio(self, instance: Instance, since: float) -> float | None:
         """The part of the time since then in which kernels ran on a MIG instance."""

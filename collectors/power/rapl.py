@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchjob.runtime.background import Loop
+from batchjob.runtime.background import PeriodicTask
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
@@ -124,7 +124,7 @@ class Rapl(BackgroundCollector):
         self._is_resumed = False
         self._once = LogOnce(log)
         self._lock = threading.Lock()
-        self.threads = (Loop("rapl", self._step),)
+        self.threads = (PeriodicTask("rapl", self._step),)
 
     def collect(self) -> list[MetricFamily]:
         """The totals, read now: those of the thread's last reading would make rates oscillate.

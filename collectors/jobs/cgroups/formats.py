@@ -49,7 +49,7 @@ class CgroupFile(NamedTuple):
 BytesByDevice = Mapping[str, tuple[int, int]]  # bytes, or number, of reads and writes
 
 
-class CgroupParts(NamedTuple):
+class RawValues(NamedTuple):
     """Numbers from files that fill a field of a reading only in combination."""
 
     # fmt: off
@@ -72,7 +72,7 @@ class CgroupParts(NamedTuple):
     # fmt: on
 
 
-GAUGE_FIELDS = gauges(CgroupReading) | gauges(CgroupParts)
+GAUGE_FIELDS = gauges(CgroupReading) | gauges(RawValues)
 """The fields that no longer apply once their directory is removed."""
 
 FieldTargets = Mapping[str, tuple[str, int]]  # key in the file → field, and its `per_unit`
@@ -81,7 +81,7 @@ FieldTargets = Mapping[str, tuple[str, int]]  # key in the file → field, and i
 def fields_by_file(version: Literal[1, 2]) -> Mapping[str, FieldTargets]:
     """The fields to set from each file, by its keys."""
     found: dict[str, dict[str, tuple[str, int]]] = {}
-    for reading in (CgroupReading, CgroupParts):
+    for reading in (CgroupReading, RawValues):
         for field, hint in get_type_hints(reading, include_extras=True).items():
             for source in get_args(hint)[1:]:
                 if isinstance(source, CgroupKey) and source.version == version:
@@ -142,13 +142,13 @@ def single_field(fields: FieldTargets) -> str:
     return field
 
 
-def allocated_cpus(parts: CgroupParts) -> float | None:
+def allocated_cpus(raw: RawValues) -> float | None:
     """CPUs by the CPU set, else by the quota; an empty CPU set is inherited, not an allocation."""
-    if parts.cpuset_cpus:
-        return parts.cpuset_cpus if parts.effective_cpus is None else parts.effective_cpus
-    if parts.cfs_quota is not None and parts.cfs_period:
-        return parts.cfs_quota / parts.cfs_period
-    return parts.quota_cpus
+    if raw.cpuset_cpus:
+        return raw.cpuset_cpus if raw.effective_cpus is None else raw.effective_cpus
+    if raw.cfs_quota is not None and raw.cfs_period:
+        return raw.cfs_quota / raw.cfs_period
+    return raw.quota_cpus
 
 
 def flat_keyed(fields: Mapping[str, tuple[str, int]]) -> Parse:

@@ -11,7 +11,7 @@ from batchjob.quantities.reading import EMPTY_CGROUP_READING, CgroupReading
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.jobs.cgroups import v1 as cgroup1
 from collectors.jobs.cgroups.directory import CgroupDirectory, FileReader
-from collectors.jobs.cgroups.formats import GAUGE_FIELDS, CgroupFile, CgroupParts, allocated_cpus
+from collectors.jobs.cgroups.formats import GAUGE_FIELDS, CgroupFile, RawValues, allocated_cpus
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
 from collectors.jobs.cgroups.reader import ReadErrors, descendants, is_gone, read_path
@@ -162,10 +162,10 @@ class JobCgroup:
         # different granularity: always use the same one.
         for directory in self._directories.values():
             values.update(directory.values)
-        parts = CgroupParts._make(map(values.get, CgroupParts._fields))
-        values["cpus"] = allocated_cpus(parts)
+        raw = RawValues._make(map(values.get, RawValues._fields))
+        values["cpus"] = allocated_cpus(raw)
         if self._has_v1:
-            values.update(cgroup1.combine(parts, self.reading.cpu_user_seconds or 0.0))
+            values.update(cgroup1.combine(raw, self.reading.cpu_user_seconds or 0.0))
         if self._kernel_counts_oom_kills or self._oom_kills:
             values["oom_kills"] = sum(self._oom_kills.values())
         self.reading = CgroupReading._make(map(values.get, CgroupReading._fields))

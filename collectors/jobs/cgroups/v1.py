@@ -7,9 +7,9 @@ from typing import Any
 from batchjob.quantities.reading import DeviceIO
 from collectors.jobs.cgroups.formats import (
     CgroupFile,
-    CgroupParts,
     DeviceNames,
     Parse,
+    RawValues,
     fields_by_file,
     files_to_read,
     parse_uint64,
@@ -42,7 +42,7 @@ def oom_kills(path: str) -> int | None:
     return None
 
 
-def combine(parts: CgroupParts, previous_user: float) -> dict[str, Any]:
+def combine(raw: RawValues, previous_user: float) -> dict[str, Any]:
     """The fields of a reading that depend on several files; one that is not known is left out.
 
     cpuacct.stat counts in ticks of 10 ms, which is a tenth of a short job; cpuacct.usage is exact.
@@ -50,16 +50,16 @@ def combine(parts: CgroupParts, previous_user: float) -> dict[str, Any]:
     tick added to the one must not be taken from the other.
     """
     fields: dict[str, Any] = {}
-    if parts.cpu_seconds is not None and parts.cpu_system_ticks is not None:
-        system = parts.cpu_system_ticks / _TICKS_PER_SECOND
+    if raw.cpu_seconds is not None and raw.cpu_system_ticks is not None:
+        system = raw.cpu_system_ticks / _TICKS_PER_SECOND
         fields["cpu_system_seconds"] = system
-        fields["cpu_user_seconds"] = max(parts.cpu_seconds - system, previous_user)
-    limit = parts.memory_hierarchical_limit
+        fields["cpu_user_seconds"] = max(raw.cpu_seconds - system, previous_user)
+    limit = raw.memory_hierarchical_limit
     if limit is not None and limit < _NO_LIMIT:
         fields["memory_limit"] = limit
-    if parts.memory_failures is not None:
-        fields["memory_limit_hits"] = parts.memory_failures + (parts.memsw_failures or 0)
-    transferred, operations = parts.io_bytes, parts.io_operations
+    if raw.memory_failures is not None:
+        fields["memory_limit_hits"] = raw.memory_failures + (raw.memsw_failures or 0)
+    transferred, operations = raw.io_bytes, raw.io_operations
     if transferred is not None and operations is not None:
         fields["io"] = {
             device: DeviceIO(*transferred[device], *operations[device])

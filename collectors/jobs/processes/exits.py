@@ -121,6 +121,6 @@ class ExitWatcher:
     def _call(self, callback: Callable[[Job], object], job: Job) -> object:
         try:
             return callback(job)
-        except Exception as error:  # one odd job must not end the thread
+        except Exception as error:  # keep the thread alive if one job fails
             self._once.warning("exit", "exits: %s: %s", type(error).__name__, error)
             return None

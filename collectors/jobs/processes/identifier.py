@@ -17,7 +17,7 @@ from collectors.jobs.cgroups.reader import ReadErrors
 from collectors.jobs.processes import proc
 from collectors.jobs.processes.proc import Process
 from collectors.jobs.processes.snapshot import (
-    STARTERS,
+    LAUNCHERS,
     JobScanState,
     ProcessSnapshot,
     SnapshotReader,
@@ -312,7 +312,7 @@ def _processes_to_read(state: JobScanState, snapshot: ProcessSnapshot) -> list[P
         process
         for process in snapshot.owned(state.owner)
         if process.uid == state.owner
-        and process.program not in STARTERS
+        and process.program not in LAUNCHERS
         and state.environ_reads.get((process.pid, process.started), 0) < _ENVIRON_ATTEMPTS
     ]
     return sorted(processes, key=lambda process: process.started)[:_MAX_ENVIRONMENTS]

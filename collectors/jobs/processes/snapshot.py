@@ -14,7 +14,7 @@ from collectors.jobs.processes.kernel_counters import KernelState
 from collectors.jobs.processes.proc import Process, ProcessTotals
 from collectors.jobs.state.job import Job, ProcessRoot
 
-STARTERS = frozenset(
+LAUNCHERS = frozenset(
     program for manager in registry.job_managers().values() for program in manager.launchers
 )
 
@@ -138,7 +138,7 @@ class SnapshotReader:
                 members += found
                 below = directory[len(root.directory) + 1 :]
                 if scheduler_paths is None or not scheduler_paths.fullmatch(below):
-                    without_schedulers += [one for one in found if one.program not in STARTERS]
+                    without_schedulers += [one for one in found if one.program not in LAUNCHERS]
         return ProcessSnapshot(by_root, without_schedulers, listed, complete)
 
     def _read_process(self, pid: int, state: JobScanState) -> Process | None:

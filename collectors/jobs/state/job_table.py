@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from pathlib import PurePosixPath
 
-from batchjob.runtime.background import Loop
+from batchjob.runtime.background import PeriodicTask
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.layout import LayoutMatch
 from collectors.host import Host
@@ -175,7 +175,7 @@ class JobTable:
         job.close()
 
 
-class Sampler(Loop):
+class Sampler(PeriodicTask):
     """A thread that reads CPU time and memory peak of live jobs between scrapes.
 
     If a job's end is missed, only its usage since the last sample is lost.

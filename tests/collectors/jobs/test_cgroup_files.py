@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from batchjob.quantities.reading import CgroupReading
 from collectors.jobs.cgroups import v1, v2
-from collectors.jobs.cgroups.formats import CgroupParts, DeviceNames, count_list, flat_keyed, single
+from collectors.jobs.cgroups.formats import (
+    DeviceNames,
+    RawValues,
+    count_list,
+    flat_keyed,
+    single,
+)
 from collectors.jobs.cgroups.reader import ReadErrors, read_path
 
 NAMES = DeviceNames("/nonexistent", ReadErrors())
@@ -63,7 +69,7 @@ def test_garbage_raises_only_value_or_lookup_errors(data):
 def test_max_and_huge_limits_are_unlimited():
     assert single("x")(b"max\n") == {}
     assert single("x")(b"4096\n") == {"x": 4096}
-    unlimited = CgroupParts(memory_hierarchical_limit=9223372036854771712)
+    unlimited = RawValues(memory_hierarchical_limit=9223372036854771712)
     assert v1.combine(unlimited, 0.0) == {}
 
 
@@ -120,29 +126,29 @@ def test_stacked_devices_are_omitted(tmp_path):
 
 
 def test_v1_user_time_is_exact_and_never_falls():
-    first = v1.combine(CgroupParts(cpu_seconds=1.0049, cpu_system_ticks=10), 0.0)
+    first = v1.combine(RawValues(cpu_seconds=1.0049, cpu_system_ticks=10), 0.0)
     assert first["cpu_user_seconds"] == pytest.approx(0.9049)
     assert first["cpu_system_seconds"] == 0.10
-    more = CgroupParts(cpu_seconds=1.0051, cpu_system_ticks=11)
+    more = RawValues(cpu_seconds=1.0051, cpu_system_ticks=11)
     later = v1.combine(more, first["cpu_user_seconds"])
     assert later["cpu_user_seconds"] == first["cpu_user_seconds"]
 
 
 def test_combined_fields_are_fields_of_a_reading():
-    numbers = dict.fromkeys(CgroupParts._fields, 1) | {"io_bytes": {}, "io_operations": {}}
-    assert v1.combine(CgroupParts(**numbers), 0.0).keys() < set(CgroupReading._fields)
+    numbers = dict.fromkeys(RawValues._fields, 1) | {"io_bytes": {}, "io_operations": {}}
+    assert v1.combine(RawValues(**numbers), 0.0).keys() < set(CgroupReading._fields)
 
 
 def test_v1_cpu_time_needs_both_files():
-    assert v1.combine(CgroupParts(cpu_seconds=1.0), 0.0) == {}
-    assert v1.combine(CgroupParts(cpu_system_ticks=10), 0.0) == {}
+    assert v1.combine(RawValues(cpu_seconds=1.0), 0.0) == {}
+    assert v1.combine(RawValues(cpu_system_ticks=10), 0.0) == {}
 
 
 def test_v1_blkio():
     files = v1.sources(frozenset({"io"}), NAMES)["blkio"]
     read = files[0].parse(b"8:0 Read 5\n8:0 Write 6\n8:0 Total 11\nTotal 11\n")
     done = files[1].parse(b"8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 3\n")
-    assert v1.combine(CgroupParts(**read, **done), 0.0)["io"] == {"8:0": (5, 6, 1, 2)}
+    assert v1.combine(RawValues(**read, **done), 0.0)["io"] == {"8:0": (5, 6, 1, 2)}
 
 
 def test_long_list_is_read_to_its_end_despite_short_reads(tmp_path, monkeypatch):
