@@ -9,21 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from batchjob.runtime import subprocesses
 from batchjob.runtime.background import AbsentError
-from batchjob.runtime.subprocesses import (
-    CommandFailedError,
-    CommandOptions,
-    NotJsonError,
-    parse_json_object,
-    run,
-)
-from batchjob.schedulers.cluster import (
-    ClusterModule,
-    ClusterOptions,
-    ClusterReaders,
-    DetectedCluster,
-    read_command_value,
-)
+from batchjob.schedulers import cluster
 from batchjob.schedulers.slurm import cluster_json as slurm_json
 from batchjob.schedulers.slurm import cluster_text as slurm_text
 from batchjob.schedulers.slurm.json_format import SlurmJsonError
@@ -59,7 +47,7 @@ _QUERIES: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 _RETRY_ABSENT_SECONDS = 3600.0
 
 
-def readers(options: ClusterOptions) -> ClusterReaders:
+def readers(options: cluster.ClusterOptions) -> cluster.ClusterReaders:
     """The queries by slurmrestd if its URL is set, else by commands; and of slurmctld's metrics."""
     rest = RestOptions(
         url=options.slurmrestd_url,
@@ -75,17 +63,17 @@ def readers(options: ClusterOptions) -> ClusterReaders:
     return found._replace(slurmctld=native_reader(slurmctld, options.users))
 
 
-def command_readers(options: CommandOptions) -> ClusterReaders:
-    return ClusterReaders(**{part: _command_reader(options, part) for part in _QUERIES})
+def command_readers(options: subprocesses.CommandOptions) -> cluster.ClusterReaders:
+    return cluster.ClusterReaders(**{part: _command_reader(options, part) for part in _QUERIES})
 
 
-def rest_readers(options: RestOptions) -> ClusterReaders:
+def rest_readers(options: RestOptions) -> cluster.ClusterReaders:
     """The queries by slurmrestd; a path that its version lacks is tried once an hour."""
     server = Slurmrestd(options)
-    return ClusterReaders(**{part: _rest_reader(server, part) for part in _QUERIES})
+    return cluster.ClusterReaders(**{part: _rest_reader(server, part) for part in _QUERIES})
 
 
-def _command_reader(options: CommandOptions, part: str) -> Callable[[], Any]:
+def _command_reader(options: subprocesses.CommandOptions, part: str) -> Callable[[], Any]:
     from_json, from_text = getattr(slurm_json, part), getattr(slurm_text, part)
     _, json_command, text_command = _QUERIES[part]
     # squeue truncates the task list of an array to 64 characters by default (squeue(1)).
@@ -95,10 +83,12 @@ def _command_reader(options: CommandOptions, part: str) -> Callable[[], Any]:
     def read() -> Any:
         nonlocal supports_json
         if supports_json:
-            with contextlib.suppress(CommandFailedError, NotJsonError, SlurmJsonError):
-                output = run(options, json_command, variables).stdout
-                return from_json(parse_json_object(output))
-        found = from_text(run(options, text_command, variables).stdout)
+            with contextlib.suppress(
+                subprocesses.CommandFailedError, subprocesses.NotJsonError, SlurmJsonError
+            ):
+                output = subprocesses.run(options, json_command, variables).stdout
+                return from_json(subprocesses.parse_json_object(output))
+        found = from_text(subprocesses.run(options, text_command, variables).stdout)
         # The text output works, so a failure was not the controller's.
         supports_json = False
         return found
@@ -120,10 +110,10 @@ def _rest_reader(server: Slurmrestd, part: str) -> Callable[[], Any]:
     return read
 
 
-def detect() -> DetectedCluster | None:
-    name = read_command_value(("scontrol", "show", "config"), "ClusterName")
+def detect() -> cluster.DetectedCluster | None:
+    name = cluster.read_command_value(("scontrol", "show", "config"), "ClusterName")
     sources = {"sacct": {"queue-interval": "0s"}, "sacctmgr": {}}  # who submits a job looks for it
-    return DetectedCluster("Slurm", name, sources) if name else None
+    return cluster.DetectedCluster("Slurm", name, sources) if name else None
 
 
-CLUSTER = ClusterModule(readers, detect)
+CLUSTER = cluster.ClusterModule(readers, detect)

@@ -8,17 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchjob.schedulers.cluster import (
-    ClusterJob,
-    ClusterNode,
-    Controller,
-    FairShare,
-    GpuModel,
-    License,
-    Rpc,
-    reason_word,
-    shorten_reason,
-)
+from batchjob.schedulers import cluster
 from batchjob.schedulers.slurm.formats import gres_gpus
 from batchjob.schedulers.slurm.json_format import (
     SlurmJsonError,
@@ -36,7 +26,7 @@ from batchjob.schedulers.states import JobState
 _MEGABYTE = 1024**2
 
 
-def nodes(answer: Any) -> list[ClusterNode]:
+def nodes(answer: Any) -> list[cluster.ClusterNode]:
     """Nodes from `scontrol show nodes --json` or /slurm/.../nodes; there is at least one."""
     found = [node(row) for row in _checked_rows(answer, "nodes") if row.get("name")]
     if not found:
@@ -44,13 +34,13 @@ def nodes(answer: Any) -> list[ClusterNode]:
     return found
 
 
-def node(row: Mapping[str, Any]) -> ClusterNode:
+def node(row: Mapping[str, Any]) -> cluster.ClusterNode:
     words = (*state_words(row.get("state")), *state_words(row.get("state_flags")))
     base, *flags = [word.lower() for word in words if word] or ["unknown"]
     memory, allocated = parse_count(row.get("real_memory")), parse_count(row.get("alloc_memory"))
     used = str(row["gres_used"] or "") if "gres_used" in row else None
     gpus, gpus_allocated, models = node_gpus(str(row.get("gres") or ""), used)
-    return ClusterNode(
+    return cluster.ClusterNode(
         str(row["name"]),
         base,
         frozenset(flags) - {"invalid"},
@@ -62,13 +52,13 @@ def node(row: Mapping[str, Any]) -> ClusterNode:
         None if allocated is None else allocated * _MEGABYTE,
         gpus,
         gpus_allocated,
-        shorten_reason(str(row.get("reason") or "")),
+        cluster.shorten_reason(str(row.get("reason") or "")),
         epoch(row.get("reason_changed_at")),
         gpu_models=models,
     )
 
 
-def node_gpus(gres: str, used: str | None) -> tuple[int, int | None, tuple[GpuModel, ...]]:
+def node_gpus(gres: str, used: str | None) -> tuple[int, int | None, tuple[cluster.GpuModel, ...]]:
     """A node's GPUs in total, those allocated, and both for each model that Slurm names.
 
     By its GRES, and those in use (None if Slurm does not report them).
@@ -76,7 +66,9 @@ def node_gpus(gres: str, used: str | None) -> tuple[int, int | None, tuple[GpuMo
     total_by_model, allocated_by_model = gres_gpus(gres), None if used is None else gres_gpus(used)
     total = sum(total_by_model.values())
     models = tuple(
-        GpuModel(model, number, None if allocated_by_model is None else allocated_by_model[model])
+        cluster.GpuModel(
+            model, number, None if allocated_by_model is None else allocated_by_model[model]
+        )
         for model, number in sorted(total_by_model.items())
         if model
     )
@@ -85,12 +77,12 @@ def node_gpus(gres: str, used: str | None) -> tuple[int, int | None, tuple[GpuMo
     return total, sum(allocated_by_model.values()), models
 
 
-def jobs(answer: Any) -> list[ClusterJob]:
+def jobs(answer: Any) -> list[cluster.ClusterJob]:
     """Jobs from `squeue --json` or /slurm/.../jobs, with those that ended within MinJobAge."""
     return [job(row) for row in _checked_rows(answer, "jobs")]
 
 
-def job(row: Mapping[str, Any]) -> ClusterJob:
+def job(row: Mapping[str, Any]) -> cluster.ClusterJob:
     words = state_words(row.get("job_state"))
     state = live_state(words)
     is_pending = state is JobState.PENDING
@@ -98,12 +90,12 @@ def job(row: Mapping[str, Any]) -> ClusterJob:
     is_held = is_pending and not (HELD_STATES.isdisjoint(words) and is_eligible(reason))
     waiting = str(row.get("array_task_string") or "") if is_pending else ""
     tasks, is_cut = array_tasks(waiting)
-    return ClusterJob(
+    return cluster.ClusterJob(
         str(row.get("job_id")),
         # A job that waits for several partitions is counted once.
         str(row.get("partition") or "").partition(",")[0],
         state,
-        reason_word(reason),
+        cluster.reason_word(reason),
         tasks,
         parse_count(row.get("cpus")),
         _gpus(row),
@@ -162,13 +154,13 @@ _MICROSECONDS = {
 }  # fmt: skip
 
 
-def controller(answer: Any) -> Controller:
+def controller(answer: Any) -> cluster.Controller:
     """Statistics from `sdiag --json` or /slurm/.../diag."""
     raise_for_errors(answer)
     statistics = unwrap_numbers(answer.get("statistics"))
     if not isinstance(statistics, dict) or "server_thread_count" not in statistics:
         raise SlurmJsonError("not an answer of Slurm: expected an object 'statistics'")
-    return Controller(
+    return cluster.Controller(
         dict(_numbers(statistics, _COUNTS, 1)) | dict(_numbers(statistics, _MICROSECONDS, 1e6)),
         _rpcs(statistics, "rpcs_by_message_type", "message_type"),
         _rpcs(statistics, "rpcs_by_user", "user"),
@@ -184,21 +176,21 @@ def _numbers(
             yield name, number / unit
 
 
-def _rpcs(statistics: Mapping[str, Any], name: str, key: str) -> dict[str, Rpc]:
+def _rpcs(statistics: Mapping[str, Any], name: str, key: str) -> dict[str, cluster.Rpc]:
     rpcs = {}
     for row in statistics.get(name) or ():
         if isinstance(row, dict) and (calls := parse_count(row.get("count"))) is not None:
             micro = parse_count(row.get("total_time"))
-            rpcs[str(row.get(key))] = Rpc(calls, None if micro is None else micro / 1e6)
+            rpcs[str(row.get(key))] = cluster.Rpc(calls, None if micro is None else micro / 1e6)
     return rpcs
 
 
-def fairshare(answer: Any) -> list[FairShare]:
+def fairshare(answer: Any) -> list[cluster.FairShare]:
     """Accounts from /slurm/.../shares (v0.0.40 and later)."""
     raise_for_errors(answer)
     outer = unwrap_numbers(answer.get("shares"))
     return [
-        FairShare(
+        cluster.FairShare(
             str(row.get("name")),
             _number(row.get("shares_normalized")),
             _number(row.get("effective_usage")),
@@ -214,10 +206,10 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and value >= 0 else None
 
 
-def licenses(answer: Any) -> list[License]:
+def licenses(answer: Any) -> list[cluster.License]:
     """Licences from `scontrol show licenses --json` or /slurm/.../licenses."""
     return [
-        License(
+        cluster.License(
             str(row.get("LicenseName")), parse_count(row.get("Total")), parse_count(row.get("Used"))
         )
         for row in _checked_rows(answer, "licenses")

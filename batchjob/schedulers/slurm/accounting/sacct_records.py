@@ -23,22 +23,10 @@ from batchjob.schedulers.fields import (
     sanitize_text,
 )
 from batchjob.schedulers.records import JobRecord, QuarantinedRow, StepRecord, run_time
+from batchjob.schedulers.slurm import formats
+from batchjob.schedulers.slurm.accounting import queries
 from batchjob.schedulers.slurm.accounting.exit_codes import parse_exit_pair, sacct_exit
-from batchjob.schedulers.slurm.accounting.queries import (
-    Following,
-    ParsedJob,
-    held_before_resize,
-    with_steps,
-)
 from batchjob.schedulers.slurm.accounting.site_accounting import AS_PRINTED, SiteAccounting
-from batchjob.schedulers.slurm.formats import (
-    Resources,
-    parse_resources,
-    parse_tres,
-    parse_tres_count,
-    slurm_duration,
-    whole_seconds,
-)
 from batchjob.schedulers.slurm.hostlist import node_shares
 from batchjob.schedulers.slurm.states import of_started_job, of_unstarted_job, slurm_state
 from batchjob.schedulers.states import JobState
@@ -100,13 +88,13 @@ def _last_delimiter(output: bytes, delimiter: bytes, begin: int) -> int:
 
 def parse_jobs(
     cluster: str, rows: Iterable[FieldReader | QuarantinedRow], site: SiteAccounting = AS_PRINTED
-) -> Iterator[ParsedJob]:
+) -> Iterator[queries.ParsedJob]:
     """Join each job's row with those of its steps, which follow it."""
     group: list[FieldReader] = []
-    following: Following = {}
+    following: queries.Following = {}
     for row in rows:
         if isinstance(row, QuarantinedRow):
-            yield ParsedJob(None, (row,))
+            yield queries.ParsedJob(None, (row,))
         elif group and "." in row.values["JobIDRaw"]:
             group.append(row)
         else:
@@ -118,8 +106,8 @@ def parse_jobs(
 
 
 def parse_group(
-    cluster: str, group: Sequence[FieldReader], site: SiteAccounting, following: Following
-) -> ParsedJob:
+    cluster: str, group: Sequence[FieldReader], site: SiteAccounting, following: queries.Following
+) -> queries.ParsedJob:
     """The job of a group: its own row, then its steps' rows."""
     quarantine: list[QuarantinedRow] = []
     job, steps = None, []
@@ -139,13 +127,15 @@ def parse_group(
         else:
             if row.parse_errors:
                 quarantine.append(_quarantined_row(row, "; ".join(row.parse_errors)))
-    return ParsedJob(with_steps(job, steps, site) if job else None, tuple(quarantine))
+    return queries.ParsedJob(
+        queries.with_steps(job, steps, site) if job else None, tuple(quarantine)
+    )
 
 
-def _restore_allocation(group: Sequence[FieldReader], following: Following) -> None:
+def _restore_allocation(group: Sequence[FieldReader], following: queries.Following) -> None:
     job, *steps = group
     by_step = {row.values["JobIDRaw"].partition(".")[2]: row.text("AllocTRES") for row in steps}
-    held = held_before_resize(
+    held = queries.held_before_resize(
         following, job.values["JobIDRaw"], job.get("Submit", epoch), job.get("End", epoch),
         job.text("AllocTRES"), by_step, job.get("AllocNodes", count),
     )  # fmt: skip
@@ -173,7 +163,7 @@ def job_record(
         raise RowError("State is missing")
     state = slurm_state(word)
     derived_code, derived_signal = row.get("DerivedExitCode", parse_exit_pair) or (None, None)
-    requested = row.get("ReqTRES", parse_resources) or Resources()
+    requested = row.get("ReqTRES", formats.parse_resources) or formats.Resources()
     end = row.get("End", epoch)
     start = row.get("Start", epoch)
     if end is not None and row.values.get("NodeList") == "None assigned":
@@ -181,11 +171,13 @@ def job_record(
     submit, elapsed = row.require("Submit", epoch), row.get("ElapsedRaw", count)
     has_started = start is not None
     has_ended = has_started and end is not None
-    suspended = row.get("Suspended", whole_seconds) if has_started else None
+    suspended = row.get("Suspended", formats.whole_seconds) if has_started else None
     ran: float | None = elapsed
     if has_ended and elapsed is not None:
         ran, _ = run_time(start, end, elapsed, suspended)
-    allocated = (row.get("AllocTRES", parse_resources) if has_started else None) or Resources()
+    allocated = (
+        row.get("AllocTRES", formats.parse_resources) if has_started else None
+    ) or formats.Resources()
     # In its first second, a row may be PENDING on a node, with no CPUs.
     node_list = row.text("NodeList").replace("None assigned", "") if has_started else ""
     reason = "" if row.text("Reason") == "None" else row.text("Reason")
@@ -194,7 +186,7 @@ def job_record(
     # slurmdbd's sums over the steps, for a job without steps; 0 if none of them has reported.
     has_cpu = has_ended and state is not JobState.RESIZED
     user_cpu, system_cpu, cpu = (
-        (row.get(name, slurm_duration) or None) if has_cpu else None
+        (row.get(name, formats.slurm_duration) or None) if has_cpu else None
         for name in ("UserCPU", "SystemCPU", "TotalCPU")
     )
     return JobRecord(
@@ -281,7 +273,7 @@ def step_record(step: str, row: FieldReader, site: SiteAccounting = AS_PRINTED) 
     if not word:
         raise RowError("State is missing")
     state = slurm_state(word)
-    allocated = row.get("AllocTRES", parse_resources) or Resources()
+    allocated = row.get("AllocTRES", formats.parse_resources) or formats.Resources()
     end = row.get("End", epoch)
     exit_pair = row.get("ExitCode", parse_exit_pair) if end is not None else None
     exit_status = sacct_exit(exit_pair, state, exact=site.exact_exits)
@@ -304,9 +296,9 @@ def step_record(step: str, row: FieldReader, site: SiteAccounting = AS_PRINTED) 
         tasks=row.get("NTasks", count),
         cpus=allocated.cpus,
         gpus=allocated.gpus,
-        user_cpu_seconds=row.get("UserCPU", slurm_duration) if has_cpu else None,
-        system_cpu_seconds=row.get("SystemCPU", slurm_duration) if has_cpu else None,
-        cpu_seconds=row.get("TotalCPU", slurm_duration) if has_cpu else None,
+        user_cpu_seconds=row.get("UserCPU", formats.slurm_duration) if has_cpu else None,
+        system_cpu_seconds=row.get("SystemCPU", formats.slurm_duration) if has_cpu else None,
+        cpu_seconds=row.get("TotalCPU", formats.slurm_duration) if has_cpu else None,
         **(_step_usage(row) if site.sampled(elapsed) else {}),
         energy_joules=row.get("ConsumedEnergyRaw", _parse_energy),
         submit_line=row.text("SubmitLine"),
@@ -318,8 +310,8 @@ def _step_usage(row: FieldReader) -> dict[str, Any]:
 
     Zero memory is that of a step which ended before its first sample: no process has none.
     """
-    read = row.get("TRESUsageInTot", parse_tres) or {}
-    written = row.get("TRESUsageOutTot", parse_tres) or {}
+    read = row.get("TRESUsageInTot", formats.parse_tres) or {}
+    written = row.get("TRESUsageOutTot", formats.parse_tres) or {}
     memory = _parse_usage(row, read, "mem")
     if memory == 0:
         return {}
@@ -333,7 +325,7 @@ def _step_usage(row: FieldReader) -> dict[str, Any]:
 
 def _parse_usage(row: FieldReader, usage: Mapping[str, str], name: str) -> int | None:
     try:
-        return parse_tres_count(usage.get(name))
+        return formats.parse_tres_count(usage.get(name))
     except ValueError as error:
         row.parse_errors.append(f"TRESUsage {name}: {error}")
         return None
@@ -348,4 +340,4 @@ def _limit_seconds(text: str) -> int | None:
 
 def _parse_energy(text: str) -> int | None:
     """Joules; None for 0, which a site without an energy plugin has."""
-    return parse_tres_count(text) or None
+    return formats.parse_tres_count(text) or None

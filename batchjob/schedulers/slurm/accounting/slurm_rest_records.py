@@ -10,19 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from batchjob.schedulers.fields import FieldReader, quarantined_row
+from batchjob.schedulers.slurm import json_format
 from batchjob.schedulers.slurm.accounting.exit_codes import json_exit
 from batchjob.schedulers.slurm.accounting.queries import Following, ParsedJob
 from batchjob.schedulers.slurm.accounting.sacct_records import parse_group
 from batchjob.schedulers.slurm.accounting.site_accounting import AS_PRINTED, SiteAccounting
-from batchjob.schedulers.slurm.json_format import (
-    cpu_seconds,
-    parse_count,
-    raise_for_errors,
-    rows,
-    state_words,
-    tres_counts,
-    unwrap_numbers,
-)
 from batchjob.schedulers.slurm.states import shown_word
 
 
@@ -30,9 +22,9 @@ def parse_jobs(
     source: str, cluster: str, document: Any, site: SiteAccounting = AS_PRINTED
 ) -> Iterator[ParsedJob]:
     """The jobs of an answer; raises SlurmJsonError if it is not one."""
-    raise_for_errors(document)
+    json_format.raise_for_errors(document)
     following: Following = {}
-    for raw in rows(document, "jobs"):
+    for raw in json_format.rows(document, "jobs"):
         job, bad_rows = parse_group(cluster, _rows(raw), site, following)
         reason = "; ".join(row.reason for row in bad_rows)
         jobid = str(raw.get("job_id") or "")
@@ -41,16 +33,16 @@ def parse_jobs(
 
 
 def _rows(job: dict[str, Any]) -> list[FieldReader]:
-    steps = rows(job, "steps") if job.get("steps") else []
+    steps = json_format.rows(job, "steps") if job.get("steps") else []
     found = [_job_row(job), *(_step_row(job, step) for step in steps)]
     return [FieldReader(row) for row in found if row is not None]
 
 
 def _job_row(job: dict[str, Any]) -> dict[str, str]:
     times, tres = _dict(job, "time"), _dict(job, "tres")
-    state = shown_word(state_words(_dict(job, "state").get("current")))
+    state = shown_word(json_format.state_words(_dict(job, "state").get("current")))
     user, derived = _text(job, "kill_request_user"), _dict(job, "derived_exit_code")
-    allocated, limit = tres_counts(tres.get("allocated")), _count(times.get("limit"))
+    allocated, limit = json_format.tres_counts(tres.get("allocated")), _count(times.get("limit"))
     return _common_row(job, state, tres) | {
         "JobIDRaw": _number(job.get("job_id")),
         "JobID": _display_id(job),
@@ -72,7 +64,7 @@ def _job_row(job: dict[str, Any]) -> dict[str, str]:
         "Suspended": _clock(_count(times.get("suspended"))),
         "TimelimitRaw": str(limit) if limit else "",  # infinity is none
         "ReqCPUS": _number(_dict(job, "required").get("CPUs")),
-        "ReqTRES": _tres_text(tres_counts(tres.get("requested"))),
+        "ReqTRES": _tres_text(json_format.tres_counts(tres.get("requested"))),
         "AllocNodes": _number(job.get("allocation_nodes")),
         "NodeList": _text(job, "nodes") or "None assigned",
         "ConsumedEnergyRaw": _number(allocated.get("energy")),
@@ -87,7 +79,8 @@ def _job_row(job: dict[str, Any]) -> dict[str, str]:
 def _step_row(job: dict[str, Any], step: dict[str, Any]) -> dict[str, str] | None:
     """A step's row, None without its name or state."""
     tres, nodes = _dict(step, "tres"), _dict(step, "nodes")
-    state, name = shown_word(state_words(step.get("state"))), _step_name(_dict(step, "step"))
+    state = shown_word(json_format.state_words(step.get("state")))
+    name = _step_name(_dict(step, "step"))
     if not state or not name:
         return None
     used, written = _dict(tres, "requested"), _dict(tres, "consumed")
@@ -99,9 +92,9 @@ def _step_row(job: dict[str, Any], step: dict[str, Any]) -> dict[str, str] | Non
         "AllocNodes": _number(nodes.get("count")),
         "NodeList": _text(nodes, "range"),
         "NTasks": _number(_dict(step, "tasks").get("count")),
-        "MaxRSS": _number(tres_counts(used.get("max")).get("mem")),
-        "TRESUsageInTot": _tres_text(tres_counts(used.get("total")), unit=""),
-        "TRESUsageOutTot": _tres_text(tres_counts(written.get("total")), unit=""),
+        "MaxRSS": _number(json_format.tres_counts(used.get("max")).get("mem")),
+        "TRESUsageInTot": _tres_text(json_format.tres_counts(used.get("total")), unit=""),
+        "TRESUsageOutTot": _tres_text(json_format.tres_counts(written.get("total")), unit=""),
         "ConsumedEnergyRaw": _number(energy),
     }
 
@@ -114,10 +107,10 @@ def _common_row(record: dict[str, Any], state: str, tres: dict[str, Any]) -> dic
         "End": _number(times.get("end")),
         "ElapsedRaw": _number(times.get("elapsed")),
         "ExitCode": _exit(record.get("exit_code"), "0:0" if state == "COMPLETED" else ""),
-        "AllocTRES": _tres_text(tres_counts(tres.get("allocated"))),
-        "UserCPU": _clock(cpu_seconds(times.get("user"))),
-        "SystemCPU": _clock(cpu_seconds(times.get("system"))),
-        "TotalCPU": _clock(cpu_seconds(times.get("total"))),
+        "AllocTRES": _tres_text(json_format.tres_counts(tres.get("allocated"))),
+        "UserCPU": _clock(json_format.cpu_seconds(times.get("user"))),
+        "SystemCPU": _clock(json_format.cpu_seconds(times.get("system"))),
+        "TotalCPU": _clock(json_format.cpu_seconds(times.get("total"))),
         "SubmitLine": _text(record, "submit_line"),
     }
 
@@ -143,7 +136,7 @@ def _step_name(step: dict[str, Any]) -> str:
 
 def _exit(value: Any, absent: str) -> str:
     """Code and signal, as `1:0`."""
-    code, signal, _ = json_exit(unwrap_numbers(value))
+    code, signal, _ = json_exit(json_format.unwrap_numbers(value))
     return absent if code is None else f"{code}:{signal or 0}"
 
 
@@ -159,7 +152,7 @@ def _clock(seconds: float | None) -> str:
 
 def _count(value: Any) -> int | None:
     # Only what is used is unwrapped: most of an answer are lists of TRES, whose counts are plain.
-    return parse_count(unwrap_numbers(value))
+    return json_format.parse_count(json_format.unwrap_numbers(value))
 
 
 def _number(value: Any) -> str:

@@ -12,12 +12,7 @@ from dataclasses import dataclass, field
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.accounting import Batch, UnfinishedJob, check_vanished, missing_jobids
 from batchjob.schedulers.records import JobRecord
-from batchjob.schedulers.slurm.accounting.queries import (
-    MAX_IDS_PER_QUERY,
-    QUEUE_INTERVAL_SECONDS,
-    ParsedJob,
-    collect_batch,
-)
+from batchjob.schedulers.slurm.accounting import queries
 from batchjob.schedulers.states import JobState
 
 log = logging.getLogger(__name__)
@@ -58,7 +53,7 @@ class UnseenJobs:
     def __init__(
         self,
         name: str,
-        query_by_id: Callable[[Sequence[str]], Iterator[ParsedJob]],
+        query_by_id: Callable[[Sequence[str]], Iterator[queries.ParsedJob]],
         overlap: int,
         trust_missing: bool,
         monotonic: Callable[[], float],
@@ -82,9 +77,9 @@ class UnseenJobs:
         Raises SourceError if most of the jobs known to be unfinished are not in the answer.
         """
         # As many ids as one query may have, evenly taken from all of them.
-        ids = list(unfinished)[:: -(-len(unfinished) // MAX_IDS_PER_QUERY)]
+        ids = list(unfinished)[:: -(-len(unfinished) // queries.MAX_IDS_PER_QUERY)]
         sample = {jobid: unfinished[jobid] for jobid in ids}
-        answer = collect_batch(self._query_by_id(ids))
+        answer = queries.collect_batch(self._query_by_id(ids))
         found = {(job.jobid, job.submit_time) for job in answer.jobs}
         gone = missing_jobids(sample, found)
         check_vanished(
@@ -109,7 +104,7 @@ class UnseenJobs:
         queried = self._next_ids(progress)
         if not queried:
             return
-        batch = collect_batch(self._query_by_id(queried))
+        batch = queries.collect_batch(self._query_by_id(queried))
         self._described.update(job.jobid for job in batch.jobs if job.jobid in progress.waiting)
         missing = {jobid: progress.missing[jobid] for jobid in queried if jobid in progress.missing}
         found = {
@@ -150,11 +145,11 @@ class UnseenJobs:
         ids = (*progress.missing, *progress.waiting, *progress.running)
         last = self._last_query = {jobid: self._last_query.get(jobid, 0) for jobid in ids}
         new = (jobid for jobid in progress.waiting if jobid not in self._described)
-        waiting = heapq.nsmallest(MAX_IDS_PER_QUERY // 2, new, key=last.__getitem__)
+        waiting = heapq.nsmallest(queries.MAX_IDS_PER_QUERY // 2, new, key=last.__getitem__)
         ranks = dict.fromkeys(progress.running, 2) | dict.fromkeys(waiting, 1)
         ranks |= dict.fromkeys(progress.missing, 0)
         chosen = heapq.nsmallest(
-            MAX_IDS_PER_QUERY, ranks, key=lambda jobid: (ranks[jobid], last[jobid])
+            queries.MAX_IDS_PER_QUERY, ranks, key=lambda jobid: (ranks[jobid], last[jobid])
         )
         self._query_count += 1
         self._last_query.update(dict.fromkeys(chosen, self._query_count))
@@ -174,7 +169,7 @@ class UnseenJobs:
         return tuple(
             jobid
             for jobid in unended
-            if now - self._missing_since[jobid] > max(self._overlap, QUEUE_INTERVAL_SECONDS)
+            if now - self._missing_since[jobid] > max(self._overlap, queries.QUEUE_INTERVAL_SECONDS)
         )
 
 

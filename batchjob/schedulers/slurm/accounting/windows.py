@@ -20,17 +20,8 @@ from batchjob.schedulers.accounting import (
     with_jobids_like,
 )
 from batchjob.schedulers.records import JobKey, JobRecord
+from batchjob.schedulers.slurm.accounting import queries
 from batchjob.schedulers.slurm.accounting.exit_codes import with_known_exit_codes
-from batchjob.schedulers.slurm.accounting.queries import (
-    EARLIEST_TIME,
-    MAX_IDS_PER_QUERY,
-    QUEUE_INTERVAL_SECONDS,
-    ParsedJob,
-    collect_batch,
-    is_partial,
-    split_batches,
-    without_uncertain,
-)
 from batchjob.schedulers.slurm.accounting.site_accounting import SiteAccounting
 from batchjob.schedulers.slurm.accounting.unseen_jobs import ReadProgress, UnseenJobs
 from batchjob.schedulers.states import JobState
@@ -56,7 +47,7 @@ class WindowOptions:
     overlap: float = option(600.0,
         "How far each window overlaps the previous one, because slurmctld reports late.",
         parse=duration)
-    queue_interval: float = option(QUEUE_INTERVAL_SECONDS,
+    queue_interval: float = option(queries.QUEUE_INTERVAL_SECONDS,
         "Minimum time between two queries of the controller for waiting and running jobs; 0: with "
         "each poll. It is never longer than the overlap.", parse=duration)
     trust_missing: bool = option(False,
@@ -105,29 +96,31 @@ class WindowSource(ABC):
         self._once = LogOnce(log)
 
     @abstractmethod
-    def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[ParsedJob]:
+    def query_ended(self, begin: int, end: int, *, steps: bool) -> Iterator[queries.ParsedJob]:
         """Incarnations that ended between two times (epoch seconds).
 
         Without steps, accounting reads a row per job, not one per step. See `is_partial`.
         """
 
     @abstractmethod
-    def query_by_id(self, jobids: Sequence[str]) -> Iterator[ParsedJob]:
+    def query_by_id(self, jobids: Sequence[str]) -> Iterator[queries.ParsedJob]:
         """All incarnations of these raw job ids, with steps; at most 50 ids."""
 
     @abstractmethod
-    def query_queue(self) -> Iterator[ParsedJob]:
+    def query_queue(self) -> Iterator[queries.ParsedJob]:
         """The controller's jobs that have not ended, and exit codes of some that have.
 
         A completing job has an end time, which must not be written: accounting will have it.
         """
 
-    def add_exit_codes(self, parsed: Iterator[ParsedJob]) -> Iterator[ParsedJob]:
+    def add_exit_codes(self, parsed: Iterator[queries.ParsedJob]) -> Iterator[queries.ParsedJob]:
         """Jobs of accounting with the exit codes of the controller, where it has those."""
         for job, quarantined in parsed:
             if self._site is None and job and job.start_time is not None and job.end_time:
                 self._unsettled[job.jobid] = None
-            yield ParsedJob(job and with_known_exit_codes(job, self._exit_codes), quarantined)
+            yield queries.ParsedJob(
+                job and with_known_exit_codes(job, self._exit_codes), quarantined
+            )
 
     def latest_time(self) -> int:
         """A time after all that Slurm may state, in epoch seconds.
@@ -146,7 +139,7 @@ class WindowSource(ABC):
         now = int(self._clock())
         unfinished = with_jobids_like(unfinished, _JOB_ID)
         covered = min(parse_epoch_watermark(self.name, watermark), now)
-        begin = max(covered - self._overlap, EARLIEST_TIME)
+        begin = max(covered - self._overlap, queries.EARLIEST_TIME)
         completed_at, self._completed_at = self._completed_at, None
         after_gap = completed_at is None or self._monotonic() - completed_at > _GAP_SECONDS
         if after_gap and now - begin > self._window_seconds and unfinished:
@@ -180,7 +173,7 @@ class WindowSource(ABC):
         """Some of the ended jobs that were read before the site's configuration was known."""
         if self._site is None or not self._unsettled:
             return
-        ids = list(islice(self._unsettled, _MAX_ID_QUERIES * MAX_IDS_PER_QUERY))
+        ids = list(islice(self._unsettled, _MAX_ID_QUERIES * queries.MAX_IDS_PER_QUERY))
         batch = self._read_by_id(ids)
         yield batch._replace(jobs=tuple(job for job in batch.jobs if job.end_time is not None))
         for jobid in ids:
@@ -189,17 +182,17 @@ class WindowSource(ABC):
     def reread(self, since: int, find_differing: FindDiffering) -> Iterator[Batch]:
         """Jobs that ended since then and differ from the database."""
         now = int(self._clock())
-        begin = max(since, EARLIEST_TIME)
+        begin = max(since, queries.EARLIEST_TIME)
         # _adapt_window() changes the length of the windows as they are read.
         for end in chain(self._window_ends(begin, now), (now + _CLOCK_MARGIN,)):
             job_count = 0
             wanted: set[JobKey] = set()
-            for batch in split_batches(self.query_ended(begin, end, steps=False)):
+            for batch in queries.split_batches(self.query_ended(begin, end, steps=False)):
                 job_count += len(batch.jobs)
                 wanted |= find_differing(
                     [
-                        without_uncertain(job)._replace(cpu_at_least=job.cpu_at_least)
-                        if is_partial(job, begin, steps=False)
+                        queries.without_uncertain(job)._replace(cpu_at_least=job.cpu_at_least)
+                        if queries.is_partial(job, begin, steps=False)
                         else job
                         for job in batch.jobs
                     ]
@@ -217,17 +210,17 @@ class WindowSource(ABC):
     ) -> Iterator[Batch]:
         """Some jobs of a window with their steps, by id unless there are many."""
         ids = list({key.jobid for key in wanted})
-        if len(ids) > _MAX_ID_QUERIES * MAX_IDS_PER_QUERY:
-            for batch in split_batches(self.query_ended(begin, end, steps=True)):
+        if len(ids) > _MAX_ID_QUERIES * queries.MAX_IDS_PER_QUERY:
+            for batch in queries.split_batches(self.query_ended(begin, end, steps=True)):
                 yield self._with_all_steps(batch, begin, steps=True)
             return
         yield self._read_by_id(ids)
 
     def _read_by_id(self, ids: Sequence[str]) -> Batch:
-        return collect_batch(
+        return queries.collect_batch(
             chain.from_iterable(
-                self.query_by_id(ids[at : at + MAX_IDS_PER_QUERY])
-                for at in range(0, len(ids), MAX_IDS_PER_QUERY)
+                self.query_by_id(ids[at : at + queries.MAX_IDS_PER_QUERY])
+                for at in range(0, len(ids), queries.MAX_IDS_PER_QUERY)
             )
         )
 
@@ -238,9 +231,9 @@ class WindowSource(ABC):
         is.
         """
         jobs = {job.key: job for job in batch.jobs}
-        partial = {job.key for job in batch.jobs if is_partial(job, begin, steps=steps)}
+        partial = {job.key for job in batch.jobs if queries.is_partial(job, begin, steps=steps)}
         unread = {key for key in partial if self._whole.get(key) != jobs[key].end_time}
-        jobs |= {key: without_uncertain(jobs[key]) for key in partial}
+        jobs |= {key: queries.without_uncertain(jobs[key]) for key in partial}
         read = self._read_by_id(sorted({key.jobid for key in unread}))
         # Steps of a resized job stay in its first record until they end.
         jobs |= {
@@ -293,7 +286,7 @@ class WindowSource(ABC):
         found = self.query_queue()
         self._queue_read_time = self._clock()
         self._exit_codes = {}
-        for batch in split_batches(found):
+        for batch in queries.split_batches(found):
             known = [job for job in batch.jobs if job.state.is_live]
             self._exit_codes |= {
                 (job.jobid, job.submit_time): job.exit_code
@@ -321,7 +314,7 @@ class WindowSource(ABC):
         """
         before = progress.jobs
         try:
-            found = split_batches(self.query_ended(begin, end, steps=steps))
+            found = queries.split_batches(self.query_ended(begin, end, steps=steps))
             batch = self._with_all_steps(next(found), begin, steps=steps)
             for following in found:
                 progress.add_batch(batch)
