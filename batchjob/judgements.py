@@ -83,7 +83,6 @@ UNUSED_GPU_SECONDS = 10
 UNUSED_GPU_BYTES = 1 << 30
 """A GPU that was busy for longer, or held more, was used; a mere context is smaller."""
 
-
 # From when a dashboard's figure needs attention, and from when it is bad.
 FAILED_PART = (0.2, 0.5)  # of ended jobs
 CAVEATS_PART = (0.05, 0.2)  # of measured jobs, those with a caveat

@@ -66,10 +66,8 @@ def _parser() -> Parser:
          "Mount point of cgroupfs (default: %(default)s)."),
     ):  # fmt: skip
         parser.add_argument(flag, dest=name, metavar="FILE", default=default, help=help)
-    parser.add_argument(
-        "--give", nargs="+", choices=sorted(NEEDED), default=sorted(NEEDED),
-        help="What to offer (default: everything).",
-    )  # fmt: skip
+    names, text = sorted(NEEDED), "What to offer (default: everything)."
+    parser.add_argument("--give", nargs="+", choices=names, default=names, help=text)
     return parser
 
 

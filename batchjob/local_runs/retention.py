@@ -14,7 +14,6 @@ from batchjob.runtime.user_files import is_own_file, list_directory, touch_own
 _DAY = 86400.0
 _BLOCK_BYTES = 512  # unit of st_blocks (stat(2))
 
-
 # Maximum ages in seconds since the last change, and bytes on the disk of all runs of one user.
 _RECORDS_SECONDS, _LOGS_SECONDS, _LOGS_BYTES = 365 * _DAY, 30 * _DAY, 2 << 30
 

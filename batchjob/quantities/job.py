@@ -36,21 +36,20 @@ DEFAULT_METRIC_GROUPS: tuple[MetricGroup, ...] = (
 IO = SampleGroup("io", ("device",), "io_")
 NETWORK = SampleGroup("network", ("device",), "network_")
 
-_ReadValue = Callable[[JobReading], float | None]
+_Read = Callable[[JobReading], float | None]
 
 
 def _gauge(
-    name: str, unit: Unit, group: MetricGroup, read: _ReadValue, help: str, *,
-    outlives_job: bool = False,
-) -> Quantity:  # fmt: skip
+    name: str, unit: Unit, group: MetricGroup, read: _Read, help: str, *, outlives_job: bool = False
+) -> Quantity:
     return Quantity(name, job_metric(name, "gauge", unit, group, help, outlives_job), read)
 
 
-def _counter(name: str, unit: Unit, group: MetricGroup, read: _ReadValue, help: str) -> Quantity:
+def _counter(name: str, unit: Unit, group: MetricGroup, read: _Read, help: str) -> Quantity:
     return Quantity(name, job_metric(name, "counter", unit, group, help), read)
 
 
-def _one_of(metric: ExportedMetric, name: str, read: _ReadValue, **labels: str) -> Quantity:
+def _one_of(metric: ExportedMetric, name: str, read: _Read, **labels: str) -> Quantity:
     return Quantity(name, metric, read, tuple(labels.items()))
 
 
@@ -227,7 +226,6 @@ NETWORK_TRANSMIT_ERRORS = _by_interface("network_transmit_errors", "count",
     lambda each: each.transmit_errors, "Errors sent")
 NETWORK_TRANSMIT_DROPS = _by_interface("network_transmit_drops", "count",
     lambda each: each.transmit_drops, "Drops sent")
-
 
 # fmt: on
 

@@ -38,7 +38,6 @@ class CgroupKey(NamedTuple):
 
 V1, V2 = partial(CgroupKey, 1), partial(CgroupKey, 2)
 
-
 MICROSECONDS = 1_000_000
 NANOSECONDS = 1_000_000_000
 GAUGE = "gauge"

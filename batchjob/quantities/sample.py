@@ -58,7 +58,6 @@ class JobSample(NamedTuple):
 
 END = SampleKey(END_TIME.name)
 
-
 Values = dict[SampleKey, float]
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -135,9 +136,7 @@ def _reject(constant: str) -> NoReturn:
 
 _ANY = json.JSONDecoder(object_pairs_hook=_refuse_repeated)
 _FINITE = json.JSONDecoder(object_pairs_hook=_refuse_repeated, parse_constant=_reject)
-_ANSWERS = json.JSONDecoder(object_pairs_hook=unique_pairs, strict=False)
-# Numbers as they are written: 007 and 1e5 are names too.
-_TEXTS = json.JSONDecoder(
-    object_pairs_hook=unique_pairs, strict=False, parse_int=str, parse_float=str,
-    parse_constant=str,
-)  # fmt: skip
+_decoder = partial(json.JSONDecoder, object_pairs_hook=unique_pairs, strict=False)
+_ANSWERS = _decoder()
+_TEXTS = _decoder(parse_int=str, parse_float=str, parse_constant=str)
+"""Numbers as they are written: 007 and 1e5 are names too."""

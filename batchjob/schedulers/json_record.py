@@ -84,8 +84,11 @@ def _shortened_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)[:40]
 
 
-def _field_parsers(record: type[NamedTuple]) -> dict[str, Callable[[Any], Any]]:
-    by_type: dict[Any, Callable[[Any], Any]] = {
+_Parser = Callable[[Any], Any]
+
+
+def _field_parsers(record: type[NamedTuple]) -> dict[str, _Parser]:
+    by_type: dict[Any, _Parser] = {
         str: _parse_text,
         int: _parse_integer,
         int | None: _parse_integer,
@@ -96,13 +99,11 @@ def _field_parsers(record: type[NamedTuple]) -> dict[str, Callable[[Any], Any]]:
         int | None: partial(_parse_integer, least=-_LIMIT),
         float | None: partial(_parse_number, least=-1e24),
     }
-    times = {
-        int: _parse_whole_time, int | None: _parse_whole_time,
-        float: _parse_time, float | None: _parse_time,
-    }  # fmt: skip
+    times: dict[Any, _Parser] = dict.fromkeys((int, int | None), _parse_whole_time)
+    times |= dict.fromkeys((float, float | None), _parse_time)
     types = get_type_hints(record)
 
-    def parsers_of(name: str) -> Mapping[Any, Callable[[Any], Any]]:
+    def parsers_of(name: str) -> Mapping[Any, _Parser]:
         if name in _TIMES:
             return times
         return signed if name in _SIGNED or record is Reallocation else by_type
@@ -155,7 +156,7 @@ def decode(document: Any, cluster: str, source: str) -> tuple[JobRecord, tuple[s
 
 def _parse_fields(
     document: Mapping[str, Any],
-    parsers: Mapping[str, Callable[[Any], Any]],
+    parsers: Mapping[str, _Parser],
     prefix: str,
     parse_errors: list[str],
 ) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def _parse_fields(
 def _parse_objects(
     document: Mapping[str, Any],
     name: str,
-    parsers: Mapping[str, Callable[[Any], Any]],
+    parsers: Mapping[str, _Parser],
     key: str,
     parse_errors: list[str],
 ) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 _KIB = 1024
 
-
 ResourceUse = tuple[float | None, float | None, int | None]
 """User and system CPU seconds, and the bytes of the memory peak. None: not known."""
 _CpuTime = tuple[float, float]

@@ -26,7 +26,6 @@ _WINDOW_SECONDS = 60.0
 _RISE_PER_DAY = 0.01
 _DAY_SECONDS = 86400.0
 
-
 LearnedIdlePower = tuple[float, float]
 """The watts of the lowest mean of an idle minute, and its time in epoch seconds."""
 

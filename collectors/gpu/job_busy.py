@@ -23,9 +23,7 @@ _SETTLED_SECONDS = 30.0
 _MPS_MARGIN_SECONDS = 5.0
 """Clients of MPS are listed each second, and holders looked up every 2 s."""
 
-
 _Sample = TypeVar("_Sample", BusySample, ProfileSample)
-
 
 GpuSums = Mapping[str, float]
 """Counters and peaks by their names in COUNTED or JOB_COUNTED of `metrics`."""

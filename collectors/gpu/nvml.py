@@ -16,7 +16,6 @@ from collectors.gpu.reading import GpuProcess, GpuReading
 
 _NO_INSTANCE = 0xFFFFFFFF
 
-
 _Field = tuple[metrics.GpuMetric, Callable[[Any, Any], float]]
 """A quantity, and the call that returns it in its unit, from pynvml and the device handle."""
 

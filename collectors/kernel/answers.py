@@ -37,7 +37,6 @@ NEEDED = {
 }
 """What the helper gives, and the capabilities for it."""
 
-
 _Place = tuple[tuple[str, ...], JobTree]
 """The path of a directory of cgroups, and the tree whose jobs are in it."""
 

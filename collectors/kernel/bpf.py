@@ -51,10 +51,8 @@ def call(command: int, layout: str, *values: int | bytes) -> int:
 
 def create_hash(kind: int, key_bytes: int, value_bytes: int, entries: int) -> int:
     """The descriptor of a new map, which takes memory for the entries that exist. OSError."""
-    return call(
-        _MAP_CREATE, "6I4x16s", kind, key_bytes, value_bytes, entries, _NO_PREALLOCATION, 0,
-        b"batchjob",
-    )  # fmt: skip
+    sizes = key_bytes, value_bytes, entries
+    return call(_MAP_CREATE, "6I4x16s", kind, *sizes, _NO_PREALLOCATION, 0, b"batchjob")
 
 
 def create_socket_storage() -> int:

@@ -8,7 +8,6 @@ from batchjob.schedulers.states import JobState
 
 S = JobState
 
-
 LSF: dict[str, JobState] = {
     "PEND": S.PENDING,
     "PSUSP": S.PENDING,
@@ -24,7 +23,6 @@ LSF: dict[str, JobState] = {
     "POST_ERR": S.COMPLETED,  # the job succeeded, its post-execution command failed
     "EXIT": S.FAILED,
 }
-
 
 LSF_EXIT_INFO: dict[int, tuple[str, JobState, str]] = {
     1: ("TERM_PREEMPT", S.PREEMPTED, "a job with a higher priority preempted it"),

@@ -10,7 +10,6 @@ from batchjob.schedulers.states import JobState
 
 S = JobState
 
-
 PBS: dict[str, JobState] = {
     "B": S.RUNNING,  # an array with at least one started subjob
     "E": S.RUNNING,  # exiting
@@ -34,7 +33,6 @@ KILLED = (256 + 9, 256 + 15)
 """Statuses of a job that PBS killed: at a request, or because a node or hook failed."""
 
 _LIMITS = {-24, -25, -28, -29}  # ncpus burst and sum, cput, walltime
-
 
 _ENDS: dict[int, JobState] = {
     **dict.fromkeys(_LIMITS, S.TIMEOUT),

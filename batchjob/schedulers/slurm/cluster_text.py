@@ -37,7 +37,6 @@ _LEADING = (
 )  # fmt: skip
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]@]*@([^\]]*)\])?(?: +Comment=.*)?$")
 
-
 _NODE_COUNTS = {
     "effective_cpus": "CPUEfctv", "cpus": "CPUTot", "alloc_cpus": "CPUAlloc",
     "real_memory": "RealMemory", "alloc_memory": "AllocMem",

@@ -10,7 +10,6 @@ from batchjob.schedulers.states import JobState
 
 S = JobState
 
-
 # Slurm prints one word, JSON lists them all: the first of these flags that is set, else the base
 # state (src/common/slurm_protocol_defs.c, job_state_string()).
 FLAGS: dict[str, JobState] = {
@@ -99,7 +98,6 @@ def live_state(words: Sequence[str]) -> JobState:
 
 _LISTED_WITH = {"RESIZING": S.RUNNING, "REQUEUED": S.PENDING, "REVOKED": S.PENDING}
 
-
 REASONS: dict[str, str] = {
     "Priority": "jobs with a higher priority are ahead of it",
     "Resources": "it is next in line and waits for resources",
@@ -176,7 +174,6 @@ _ENDS_BEFORE_START = (
     *_ENDS, "BadConstraints", "BurstBufferOperation", "DependencyNeverSatisfied", "InvalidAccount",
     "InvalidQOS",
 )  # fmt: skip
-
 
 _LIMIT = re.compile(
     r"(?P<of>Assoc|QOS|)(?P<kind>Grp|Max|Min)"

@@ -30,7 +30,6 @@ MAX_DIRECTORIES = 20_000
 # Users can create directories here freely, and init.scope contains only init.
 _EXCLUDED = re.compile(r"user\.slice|init\.scope")
 
-
 _PartialMatch = tuple[Layout, int, tuple[tuple[str, str], ...]]
 """A layout, the number of matched path components, and the groups of the matches."""
 

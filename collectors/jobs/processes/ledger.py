@@ -139,8 +139,6 @@ def _parse(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
             if len(known) > 1:
                 _, _ = map(ContinuedCounters.from_saved, known[1])
             path, _, inode = key.rpartition(":")
-            if (
-                len(numbers) == 2 * width and len(known) <= 2 and are_pairs
-                and os.path.exists(path) and inode.isdigit()
-            ):  # fmt: skip
+            is_sound = len(numbers) == 2 * width and len(known) <= 2 and are_pairs
+            if is_sound and os.path.exists(path) and inode.isdigit():
                 yield key, line

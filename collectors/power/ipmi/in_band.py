@@ -58,7 +58,6 @@ def ioctl_number(number: int, size: int, directions: str, machine: str = "") -> 
 SEND_COMMAND = ioctl_number(13, ctypes.sizeof(IpmiRequest), "r")
 RECEIVE_TRUNCATED = ioctl_number(11, ctypes.sizeof(IpmiReceived), "rw")
 
-
 Ioctl = Callable[[int, int, Any], int]
 
 

@@ -45,7 +45,6 @@ _WHOLE_NODE = (
 _SUPPLY_INPUT = re.compile(r"(psu?|power supply) ?\d+.*\b(in|pin|input)\b")
 _NO_MEASUREMENT = re.compile(r"\b(cap|limit|max|min|rated|peak|avg|average)\b")
 
-
 _OUTPUT_LIMIT = 64 * 1024
 _WATTS = r"[^:\n]*:\s*(\d+)\s*watts"
 # Texts printed by ipmitool 1.8.18 and 1.8.19, ipmi-dcmi (FreeIPMI 1.6) and ipmiutil 3.1.

@@ -44,7 +44,6 @@ _FUNCTIONS: dict[int, Callable[[float], float]] = {
     0x0B: math.cbrt,
 }
 
-
 ConversionFactors = tuple[int, int, int, int]
 """Slope, offset, offset_exponent and result_exponent: value = f((slope * raw + offset *
 10**offset_exponent) * 10**result_exponent)."""

@@ -55,7 +55,6 @@ _ENCLOSURE_TYPES = {"Enclosure", "Rack", "RackGroup", "Row", "Pod"}  # of severa
 _NODE_NAMES = ("system power control", "server power control", "system input power")
 _NOT_IN_USE = {"Absent", "Disabled", "UnavailableOffline", "StandbyOffline"}
 
-
 PowerLocation = tuple[str, Callable[[], float | None]]
 """The Id of a chassis, and the function that reads its power from the resource that has it.
 

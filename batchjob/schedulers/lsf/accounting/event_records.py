@@ -60,7 +60,6 @@ def _text(parts: list[bytes]) -> str:
 
 _MAX_LIST_LENGTH = 1_000_000  # maximum entries of a list
 
-
 _LEADING_FIELDS = (
     "eventTime", "jobId", "userId", "options", "numProcessors", "submitTime", "beginTime",
     "termTime", "startTime", "userName", "queue", "resReq", "dependCond", "preExecCmd", "fromHost",

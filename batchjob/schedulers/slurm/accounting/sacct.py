@@ -112,10 +112,9 @@ class Sacct(WindowSource):
         sluid = ("SLUID",) if "OriginalSLUID" in self._supported_fields() else ()
         fields = (*QUEUE_FIELDS, *sluid, *(() if exact_exits else ("exit_code",)))
         columns = ",".join(f"{field}:0{delimiter}" for field in fields)
-        argv = [
-            self._options.squeue, "--noheader", "--all", f"--Format={columns}", *cluster,
-            *self._expand_patterns(), *(() if exact_exits else ("--states=all",)),
-        ]  # fmt: skip
+        states = () if exact_exits else ("--states=all",)
+        argv = [self._options.squeue, "--noheader", "--all", f"--Format={columns}"]
+        argv += [*cluster, *self._expand_patterns(), *states]
         queried_at = self._clock()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
         rows = self._with_resize_times(parse_rows(answer.stdout, fields, delimiter))
@@ -163,11 +162,9 @@ class Sacct(WindowSource):
 
     def script(self, job: SubmittedJob) -> str:
         """See ScriptSource: one job per query, so no script can pass for another job's."""
-        begin = ["--starttime", f"uts{EARLIEST_TIME}"]
-        argv = [
-            self._options.sacct, "--batch-script", "--allusers", *begin,
-            "--jobs", _sacct_job_id(job), *self._cluster_option(),
-        ]  # fmt: skip
+        which = ("--starttime", f"uts{EARLIEST_TIME}", "--jobs", _sacct_job_id(job))
+        argv = [self._options.sacct, "--batch-script", "--allusers", *which]
+        argv += self._cluster_option()
         try:
             answer = run(self._options, argv, limit=_MAX_SCRIPT_BYTES)
         except CommandOutputError:  # an oversized script must not prevent queries for the others
@@ -214,11 +211,9 @@ class Sacct(WindowSource):
         self, fields: Sequence[str], options: Sequence[str]
     ) -> Iterator[FieldReader | QuarantinedRow]:
         delimiter = _random_delimiter()
-        argv = [
-            self._options.sacct, "--allusers", "--noheader", "--parsable",
-            f"--delimiter={delimiter}", f"--format={','.join(fields)}", *options,
-            *self._cluster_option(),
-        ]  # fmt: skip
+        argv = [self._options.sacct, "--allusers", "--noheader", "--parsable"]
+        argv += [f"--delimiter={delimiter}", f"--format={','.join(fields)}", *options]
+        argv += self._cluster_option()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
         return parse_rows(answer.stdout, fields, delimiter)
 

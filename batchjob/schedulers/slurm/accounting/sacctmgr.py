@@ -94,10 +94,8 @@ class Sacctmgr:
     def _query_rows(
         self, arguments: list[str], fields: tuple[str, ...], quarantine: list[QuarantinedRow]
     ) -> list[dict[str, str]]:
-        argv = [
-            self._options.sacctmgr, "--noheader", "--parsable2", "--readonly", "show", *arguments,
-            f"format={','.join(fields)}",
-        ]  # fmt: skip
+        argv = [self._options.sacctmgr, "--noheader", "--parsable2", "--readonly", "show"]
+        argv += [*arguments, f"format={','.join(fields)}"]
         output = run(self._options, argv).stdout.decode("utf-8", "backslashreplace")
         found = []
         for line in output.splitlines():
