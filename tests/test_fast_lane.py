@@ -27,7 +27,7 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "an import of a name that is gone": Fault(
-        "collectors/emissions/providers/rte.py",
+        "collectors/emissions/providers/uk_grid.py",
         "    newest,\n",
         "    newest_value,\n",
         "Undefined name `newest`",
