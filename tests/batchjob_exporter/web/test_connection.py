@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob_exporter.web.connection import (
-    Answer,
     ClientTimeouts,
     HttpConnection,
+    RenderedResponse,
     Wait,
     WouldBlock,
 )
@@ -63,7 +63,7 @@ def sent_bytes(chunks, **more):
             step = connection.steps.send(answer)
             answer = None
             if isinstance(step, HttpRequest):
-                answer = Answer(
+                answer = RenderedResponse(
                     render_response(
                         text_response(HTTPStatus.OK, step.path), keep_alive=True, now=0
                     ),
@@ -115,7 +115,9 @@ def test_idle_timeout_applies_between_requests():
         stream, "", ClientTimeouts(head=3.0, idle=100.0), clock=lambda: now[0]
     )
     assert isinstance(connection.resume(), HttpRequest)
-    assert connection.steps.send(Answer(b"answer", keep_alive=True)) == Wait(EVENT_READ, 100.0)
+    assert connection.steps.send(RenderedResponse(b"answer", keep_alive=True)) == Wait(
+        EVENT_READ, 100.0
+    )
     now[0] = 50.0
     assert connection.resume() == Wait(EVENT_READ, 53.0)
     connection.close()
