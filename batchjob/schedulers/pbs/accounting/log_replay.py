@@ -38,6 +38,7 @@ class EndedRun(NamedTuple):
     start_time: float
     end_time: float
     end_not_logged: bool  # the next run began before its end was logged
+    suspended_seconds: int | None
 
 
 class PbsLogReplay:
@@ -77,12 +78,8 @@ class PbsLogReplay:
             if now - at > _DELETION_DAYS * 86400:
                 del self.deleted[jobid]
             if now - at > _DELETION_SECONDS and (job := self.unfinished.pop(jobid, None)):
-                ended = EndedRun(job.submit_time, job.run, job.start_time or at, at, False)
-                _remember(self._ended_runs, jobid, ended)
                 record = self._partial_record(jobid, job, JobState.CANCELLED, "D")
-                elapsed, suspended = run_time(job.start_time, at, None, job.suspended_seconds)
-                record = record._replace(end_time=at, elapsed_seconds=elapsed)
-                records.append(record._replace(suspended_seconds=suspended))
+                records.append(self._remember_ended(record, job, at))
         return records
 
     def _job_record(
@@ -138,16 +135,19 @@ class PbsLogReplay:
             return None
         return run if before < run.end_time else None
 
-    def _remember_ended(
-        self, record: JobRecord, line: PbsLogRecord, known_start: float | None = None
-    ) -> JobRecord:
-        """Complete the record of an ended run, and remember the run."""
+    def _remember_ended(self, record: JobRecord, job: UnfinishedJob | None, at: int) -> JobRecord:
+        """Complete the record of a run that ended at a time, unless it states one; remember it."""
+        start = record.start_time or (job.start_time if job else None)
         if record.end_time is None:
-            record = record._replace(end_time=line.timestamp)
-        end = record.end_time or line.timestamp
-        start = record.start_time or known_start or record.submit_time
-        ended = EndedRun(record.submit_time, record.run, start, end, record.reason == NOT_LOGGED)
-        _remember(self._ended_runs, line.jobid, ended)
+            elapsed, suspended = run_time(start, at, None, _suspended(job, at))
+            record = record._replace(
+                end_time=at, elapsed_seconds=elapsed, suspended_seconds=suspended
+            )
+        ended = EndedRun(
+            record.submit_time, record.run, start or record.submit_time, record.end_time or at,
+            record.reason == NOT_LOGGED, record.suspended_seconds,
+        )  # fmt: skip
+        _remember(self._ended_runs, record.jobid, ended)
         return record
 
     def _on_queued(self, line: PbsLogRecord) -> list[JobRecord]:
@@ -171,10 +171,8 @@ class PbsLogReplay:
             # The end of the previous run was not logged: the server was down, or its log is lost.
             # All that is known is that the run ended before the next one began.
             lost = self._partial_record(line.jobid, job, JobState.REQUEUED, "lost")
-            lost = lost._replace(
-                end_time=start, elapsed_seconds=start - job.start_time, reason=NOT_LOGGED
-            )
-            records, run = [self._remember_ended(lost, line, job.start_time)], job.run + 1
+            lost = lost._replace(reason=NOT_LOGGED)
+            records, run = [self._remember_ended(lost, job, start)], job.run + 1
         started = self._record_unfinished(line, run, JobState.RUNNING, "R")
         if started.start_time is None:  # it stood twice: the server logs a start at once
             started = self._know(started._replace(start_time=line.timestamp))
@@ -213,40 +211,41 @@ class PbsLogReplay:
         state = end_state(line.row, deleted=deleted)
         if state is JobState.UNKNOWN:
             line.row.parse_errors.append("Exit_status is missing")
-        record = self._job_record(line, run, state, "F", _suspended(job, line))
+        record = self._job_record(line, run, state, "F", _suspended(job, line.timestamp))
         self.unfinished.pop(line.jobid, None)
-        return [self._remember_ended(_keep_allocation(record, job, line), line)]
+        return [self._remember_ended(_keep_allocation(record, job, line), job, line.timestamp)]
 
     def _on_rerun(self, line: PbsLogRecord) -> list[JobRecord]:
         """This run has ended, and the job waits for its next one."""
         if ended := self._find_ended_run(line, line.timestamp):
             if not ended.end_not_logged or line.timestamp < ended.start_time:
                 return []
-            ended_run = UnfinishedJob(ended.submit_time, ended.run, ended.start_time)
+            ended_run = UnfinishedJob(
+                ended.submit_time, ended.run, ended.start_time,
+                suspended_seconds=ended.suspended_seconds,
+            )  # fmt: skip
             record = self._partial_record(line.jobid, ended_run, JobState.REQUEUED, "R")
-            end, elapsed = line.timestamp, line.timestamp - ended.start_time
-            return [record._replace(end_time=end, elapsed_seconds=elapsed, reason="rerun")]
+            record = record._replace(reason="rerun")
+            return [self._remember_ended(record, ended_run, line.timestamp)]
         job = self._find_unfinished(line)
         self.deleted.pop(line.jobid, None)
         if "ctime" not in line.row.values and job:  # Torque logs only the id
             ended_record = self._partial_record(line.jobid, job, JobState.REQUEUED, "R")
-            if job.start_time:
-                elapsed = max(0, line.timestamp - job.start_time)
-                ended_record = ended_record._replace(elapsed_seconds=elapsed)
             next_run = UnfinishedJob(job.submit_time, job.run + 1, None)
             self.unfinished[line.jobid] = next_run
-            ended_record = self._remember_ended(ended_record, line, job.start_time)
+            ended_record = self._remember_ended(ended_record, job, line.timestamp)
             return [ended_record, self._partial_record(line.jobid, next_run, JobState.PENDING, "Q")]
         run, waiting = self._run_number(line), _waiting(line)
         if never_ran(line.row):  # a start that PBS gave up is no run
             again = self._record_unfinished(waiting, run, JobState.PENDING, "Q")
             return [again._replace(reason=_rerun_reason(line))]
         ended_record = self._job_record(
-            line, run, JobState.REQUEUED, "R", _suspended(job, line)
+            line, run, JobState.REQUEUED, "R", _suspended(job, line.timestamp)
         )._replace(reason=_rerun_reason(line))
         if line.row.values.get("Exit_status") == "0":
             ended_record = ended_record._replace(exit_code=None, exit_signal=None)
-        ended_record = self._remember_ended(_keep_allocation(ended_record, job, line), line)
+        ended_record = _keep_allocation(ended_record, job, line)
+        ended_record = self._remember_ended(ended_record, job, line.timestamp)
         return [ended_record, self._record_unfinished(waiting, run + 1, JobState.PENDING, "Q")]
 
     def _on_deleted(self, line: PbsLogRecord) -> list[JobRecord]:
@@ -262,7 +261,8 @@ class PbsLogReplay:
             return [record._replace(cancelled_by=cancelled_by)]
         del self.unfinished[line.jobid]
         ended = self._partial_record(line.jobid, job, JobState.CANCELLED, "D")
-        return [self._remember_ended(ended._replace(cancelled_by=cancelled_by), line)]
+        ended = ended._replace(cancelled_by=cancelled_by)
+        return [self._remember_ended(ended, job, line.timestamp)]
 
     def _find_array(self, array_id: str, deleted: str) -> Array:
         if array_id not in self._arrays:
@@ -301,7 +301,8 @@ class PbsLogReplay:
         array.begun.add(line.jobid)
         line = line._replace(row=FieldReader(array.attributes))
         ended = self._job_record(line, 1, JobState.CANCELLED, "D")
-        return [self._remember_ended(ended._replace(cancelled_by=cancelled_by), line)]
+        ended = ended._replace(cancelled_by=cancelled_by)
+        return [self._remember_ended(ended, None, line.timestamp)]
 
     def _on_aborted_or_moved(self, line: PbsLogRecord) -> list[JobRecord]:
         job = self.unfinished.pop(line.jobid, None)
@@ -324,7 +325,7 @@ class PbsLogReplay:
         job = self._find_unfinished(line)
         if job is None:
             return []
-        suspended = _suspended(job, line)
+        suspended = _suspended(job, line.timestamp)
         return self._changed(line, job, JobState.RUNNING, "R", suspended_seconds=suspended)
 
     def _on_altered(self, line: PbsLogRecord) -> list[JobRecord]:
@@ -343,7 +344,8 @@ class PbsLogReplay:
         unset = [name for name, value in line.row.values.items() if value == "UNSET"]
         named = {_ALTERED_NAMES.get(name, name): value for name, value in line.row.values.items()}
         for name in unset:
-            named[name] = "0" if name in _CLEARED else ""
+            is_number = name in _CLEARED or name.partition(".")[2] in self._options.gpu_resources
+            named[name] = "0" if is_number else ""
         line.row.values = {**named, "ctime": str(job.submit_time)}
         record = self._job_record(line, job.run, state, word)
         return [self._know(record._replace(**values))]
@@ -402,13 +404,13 @@ def _is_of(line: PbsLogRecord, submit_time: int) -> bool:
     return line.row.values.get("ctime") in (None, str(submit_time))
 
 
-def _suspended(job: UnfinishedJob | None, line: PbsLogRecord) -> float | None:
-    """Seconds for which the job has been suspended; None if its beginning was not read."""
+def _suspended(job: UnfinishedJob | None, at: int) -> float | None:
+    """Seconds for which the job had been suspended by then; None if its beginning was not read."""
     if job is None or not job.start_time:
         return None
     if job.state != JobState.SUSPENDED or job.elapsed_seconds is None:
         return job.suspended_seconds
-    return max(0, line.timestamp - round(job.start_time + job.elapsed_seconds))
+    return max(0, at - round(job.start_time + job.elapsed_seconds))
 
 
 def _keep_allocation(record: JobRecord, job: UnfinishedJob | None, line: PbsLogRecord) -> JobRecord:

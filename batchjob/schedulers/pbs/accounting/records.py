@@ -5,7 +5,7 @@ Torque's accounting records.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from batchjob.runtime.values import size_bytes
@@ -212,36 +212,39 @@ def _held(
         is_exclusive = "excl" in row.text("Resource_List.place")  # also exclhost
         return HostShare() if is_exclusive else HostShare(cpus, memory, gpus)
     assigned_memory = row.get("resource_assigned.mem", size_bytes)
-    of_gpus = (row.get(f"resource_assigned.{name}", count) for name in options.gpu_resources)
-    assigned_gpus = next((number for number in of_gpus if number is not None), gpus)
+    assigned_gpus = _most(
+        row.get(f"resource_assigned.{name}", count) for name in options.gpu_resources
+    )
     return HostShare(
-        assigned_cpus, memory if assigned_memory is None else assigned_memory, assigned_gpus
+        assigned_cpus,
+        memory if assigned_memory is None else assigned_memory,
+        gpus if assigned_gpus is None else assigned_gpus,
     )
 
 
 def _requested_gpus(row: FieldReader, gpu_resources: tuple[str, ...]) -> int | None:
-    """Requested GPUs, by the first of the resources that the request names."""
-    for name in gpu_resources:
-        if (amount := row.get(f"Resource_List.{name}", count)) is not None:
-            return amount
-    return _torque_gpus(row.text("Resource_List.nodes"), gpu_resources)
+    named = [row.get(f"Resource_List.{name}", count) for name in gpu_resources]
+    return _most([*named, _torque_gpus(row.text("Resource_List.nodes"), gpu_resources)])
+
+
+def _most(amounts: Iterable[int | None]) -> int | None:
+    """The GPUs by several words for them: those that are not used may have a default of 0."""
+    return max((amount for amount in amounts if amount is not None), default=None)
 
 
 def _torque_gpus(specification: str, gpu_resources: tuple[str, ...]) -> int | None:
-    """GPUs of Torque's `2:ppn=28:gpus=1+n7:gpus=4`; None if it names none."""
+    """GPUs of Torque's `2:ppn=28:gpus=1+n7:gpus=4#shared`; None if it names none."""
     amounts = []
     if not any(name in specification for name in gpu_resources):
         return None
-    for part in specification.split("+"):
+    for part in specification.partition("#")[0].split("+"):
         number, *resources = part.split(":")
-        amount = _gpus(dict(each.split("=", 1) for each in resources if "=" in each), gpu_resources)
-        if amount is not None and amount.isdecimal() and len(amount) < 7:
-            amounts.append(int(amount) * (int(number) if number.isdecimal() else 1))
+        named = dict(each.split("=", 1) for each in resources if "=" in each)
+        found = (named.get(name, "") for name in gpu_resources)
+        amount = _most(int(each) for each in found if each.isdecimal() and len(each) < 7)
+        if amount is not None:
+            amounts.append(amount * (int(number) if number.isdecimal() else 1))
     return sum(amounts) if amounts else None
-
-
-def _gpus(resources: Mapping[str, str], gpu_resources: tuple[str, ...]) -> str | None:
-    return next((resources[name] for name in gpu_resources if name in resources), None)
 
 
 def _total(nodes: tuple[NodeShare, ...], name: str) -> int | None:
@@ -297,9 +300,9 @@ def pbs_exec_vnode(
 def _vnode_share(vnode: str, gpu_resources: tuple[str, ...]) -> HostShare:
     resources = dict(part.split("=", 1) for part in vnode.split(":")[1:] if "=" in part)
     cpus, memory = resources.get("ncpus"), resources.get("mem")
-    gpus = _gpus(resources, gpu_resources)
+    found = (resources[name] for name in gpu_resources if name in resources)
     return HostShare(
         None if cpus is None else parse_host_list_number(cpus, vnode),
         None if memory is None else size_bytes(memory),
-        None if gpus is None else parse_host_list_number(gpus, vnode),
+        _most(parse_host_list_number(each, vnode) for each in found),
     )

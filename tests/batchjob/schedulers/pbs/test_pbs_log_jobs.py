@@ -209,6 +209,31 @@ def test_suspended_job_ran_without_its_suspensions(write_log):
     assert (job.elapsed_seconds, job.suspended_seconds) == (3000, 1000)
 
 
+STARTED = f"{JOB} start={BEGIN} exec_host=n1/0*4 exec_vnode=(n1:ncpus=4)"
+LATER = STARTED.replace(f" start={BEGIN}", f" start={BEGIN + 2000}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "attributes"),
+    [
+        ("R", 2000, ""),  # Torque names the job alone
+        ("R", 2000, f"{STARTED} session=5 Exit_status=-11"),
+        ("S", 2000, LATER),  # the end was not logged
+    ],
+)
+@pytest.mark.parametrize("resumed", [True, False])
+def test_run_whose_end_line_has_no_times_ran_without_its_suspensions(
+    write_log, kind, at, attributes, resumed
+):
+    lines = log_line(BEGIN, "S", "5.srv", STARTED) + log_line(BEGIN + 600, "z", "5.srv")
+    lines += log_line(BEGIN + 1100, "r", "5.srv") if resumed else ""
+    lines += log_line(BEGIN + at, kind, "5.srv", attributes)
+    job = read_all(write_log(lines))[0]["5.srv", 1]
+    suspended = 500 if resumed else 1400
+    assert (job.state, job.end_time) == (JobState.REQUEUED, BEGIN + 2000)
+    assert (job.elapsed_seconds, job.suspended_seconds) == (2000 - suspended, suspended)
+
+
 def test_job_killed_at_its_time_limit_timed_out_unless_somebody_deleted_it(write_log):
     end = (
         f"{JOB} start={BEGIN} exec_host=n1/0 end={BEGIN + 130} Resource_List.walltime=00:02:00 "
@@ -232,6 +257,9 @@ def test_request_taken_back(write_log):
     assert quarantined == []
     assert jobs["7.srv", 1].time_limit_seconds == 5 * 3600
     assert jobs["7.srv", 1].requested_memory_bytes == 0  # which the database stores as NULL
+    lines = log_line(BEGIN, "Q", "7.srv", f"{JOB} Resource_List.ngpus=2")
+    lines += log_line(BEGIN + 5, "a", "7.srv", "Resource_List.ngpus=UNSET")
+    assert read_all(write_log(lines))[0]["7.srv", 1].requested_gpus == 0
 
 
 @pytest.mark.parametrize(
@@ -242,6 +270,14 @@ def test_request_taken_back(write_log):
         ("Resource_List.naccelerators=1", "n1:ncpus=4:naccelerators=1", 1),
         ("Resource_List.ngpus=4", "n1:ncpus=4:ngpus=4", 4),
         ("Resource_List.a100=2", "n1:ncpus=4:a100=2", 2),
+        # Of two words, the one that is not used has the server's default.
+        (
+            "Resource_List.ngpus=0 Resource_List.naccelerators=2",
+            "n1:ncpus=4:ngpus=0:naccelerators=2",
+            2,
+        ),
+        ("Resource_List.nodes=1:ppn=4:gpus=1:exclusive#shared", "n1:ncpus=4", 1),
+        ("Resource_List.nodes=1:ppn=4", "n1:ncpus=4", None),
     ],
 )
 def test_words_for_gpus(tmp_path, request_, vnode, gpus):
