@@ -332,11 +332,12 @@ def run_time(
     counts if the time from start to end has room for it (rounded times may be a second apart), also
     where it is shorter: a busy node starts a job after its recorded start. Otherwise the run time
     is that from start to end without the suspensions. `suspended` is what the records say of
-    suspensions; if they say nothing, a difference to `counted` is taken for one.
+    suspensions; if that is nothing, or impossible, a difference to `counted` is taken for one.
     """
     if start is None or end is None:
         return None, None
     span = max(0.0, end - start)
+    suspended = None if suspended is not None and suspended > span + 1 else suspended
     if counted is None or not 0 <= counted <= span + 1:
         known = min(span, suspended or 0)
         return _whole(span - known), round(known)

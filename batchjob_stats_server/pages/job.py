@@ -36,7 +36,7 @@ from batchjob_stats_server.pages.rendering import links, run_strip, template_fil
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.links import find_run
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
-from batchjob_stats_server.report.explain import elapsed_seconds
+from batchjob_stats_server.report.explain import elapsed_seconds, energy_of
 from batchjob_stats_server.report.facts import evaluate_quantities
 from batchjob_stats_server.report.model import ReportInput
 
@@ -254,7 +254,6 @@ _FACTS: Mapping[str, tuple[Callable[..., str], str]] = {
     "Energy": (template_filters.energy, "energy_used_joules"),
 }
 """What is compared: the formatter and the column of each quantity."""
-_BASES = {"cpu_used_seconds": "cpu_basis"}  # the column of what a value is
 _RESIZED = {
     "allocated_cpus": "resized_cpu_seconds",
     "allocated_memory_bytes": "resized_memory_byte_seconds",
@@ -293,18 +292,24 @@ def _compare_fact(
     values: list[float | None] = [
         elapsed_seconds(row, now) if column == "elapsed_seconds" else row[column] for row in rows
     ]
-    format_or_absent = template_filters.or_absent(format_value)
     known_values = [value for value in values if value is not None]
     largest = 0 if format_value is template_filters.moment else max(known_values, default=0)
-    basis, resized = _BASES.get(column), _RESIZED.get(column)
+    format_or_absent = template_filters.or_absent(format_value)
     return [
         (
-            f"{AT_LEAST} {text}"
-            if basis and row[basis] == AT_LEAST
-            else f"{text} at last"
-            if resized and row[resized]
-            else text,
+            _marked(column, row, format_or_absent(value))
+            if value is not None
+            else format_or_absent(None),
             value / largest if largest and value is not None else None,
         )
-        for row, value, text in zip(rows, values, map(format_or_absent, values), strict=True)
+        for row, value in zip(rows, values, strict=True)
     ]
+
+
+def _marked(column: str, row: RowMapping, text: str) -> str:
+    """A value with what it is a value of, unless of the whole job."""
+    if column == "cpu_used_seconds" and row["cpu_basis"] == AT_LEAST:
+        return f"{AT_LEAST} {text}"
+    if (resized := _RESIZED.get(column)) and row[resized]:
+        return f"{text} at last"
+    return energy_of(row, text) if column == "energy_used_joules" else text

@@ -181,6 +181,11 @@ def _efficiency_ratio(
     return EfficiencyRatio(what, ratio, formula, reason, until * 1000 if ran_on else None)
 
 
+def energy_of(job: Row, text: str) -> str:
+    """A job's energy; accounting's is that of whole nodes, which other jobs may have used too."""
+    return f"{text} of its nodes" if job["energy_basis"] == ACCOUNTING else text
+
+
 def energy_missing(job: Row) -> str:
     """Why no energy of the job is known."""
     measured_nodes, allocated_nodes = job["usage_nodes"] or 0, job["allocated_nodes"] or 1

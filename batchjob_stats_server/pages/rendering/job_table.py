@@ -37,7 +37,7 @@ LISTED_COLUMNS = (
     "exit_code_or_128_more", "usage_samples", "usage_nodes",
     "caveats", "usage_until_time", "usage_caveats", "usage_gpu_utilization_ratio",
     "usage_gpu_sm_active_ratio", "usage_memory_limit_bytes",
-    "energy_used_joules", "cpu_efficiency", "cpu_basis",
+    "energy_used_joules", "energy_basis", "cpu_efficiency", "cpu_basis",
     "memory_efficiency", "memory_used_bytes", "memory_basis", "memory_short",
 )  # fmt: skip
 """Columns to query for other jobs. All columns, three times as many, would take longer."""
@@ -213,7 +213,9 @@ def _gpu_cell(row: Row, context: TableContext) -> str:
 def _energy_cell(row: Row, _: TableContext) -> str:
     joules = row["energy_used_joules"]
     missing = explain.energy_missing(row) if joules is None else ""
-    return absent(missing) if joules is None else template_filters.energy(joules)
+    if joules is None:
+        return absent(missing)
+    return explain.energy_of(row, template_filters.energy(joules))
 
 
 def _exit_cell(row: Row, _: TableContext) -> str:

@@ -64,6 +64,7 @@ USED = (
     PanelColumn("time_efficiency", "Time use", "percentunit", "number"),
     PanelColumn("usage_memory_peak_bytes", "Memory peak", "bytes", "number"),
     PanelColumn("energy_used_joules", "Energy", "joule", "number"),
+    PanelColumn("energy_basis", "Energy by"),  # accounting: of its whole nodes
     PanelColumn("wait_seconds", "Waited", "s", "number"),
     PanelColumn("usage_caveats", "Caveats"),
 )

@@ -18,6 +18,9 @@ from batchjob.schedulers.records import run_time
         (10_801, None, (10_800, 0)),  # rounded
         (20_000, 7200, (3600, 7200)),  # impossible: more than there was time for
         (-1, None, (10_800, 0)),
+        (10_800, 8_553_600, (10_800, 0)),  # impossible: 99 days of three hours
+        (3600, 8_553_600, (3600, 7200)),
+        (None, 8_553_600, (10_800, 0)),
     ],
 )
 def test_run_time_of_three_hours(counted, suspended, expected):

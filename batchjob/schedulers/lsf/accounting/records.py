@@ -30,6 +30,7 @@ def ended_job(
     if status & 0x60 == 0:
         raise fields.RowError(f"jStatus {status} is not a final status")
     shares = shares_by_host(row, "execHosts", slots) or shares_by_host(row, "execHosts", hosts)
+    shares = shares if start else {}  # hosts of a job that never started were only planned
     cpus = sum(share.cpus or 0 for share in shares.values()) or None
     code, signal = (
         decode_wait_status(row.get("exitStatus", fields.integer)) if start else (None, None)
@@ -66,8 +67,8 @@ def ended_job(
         requested_cpus=row.get("numProcessors", fields.count) or None,
         requested_gpus=_requested_gpus(row.text("effectiveResReq"), len(shares)),
         requested_resources=row.text("effectiveResReq") or row.text("resReq"),
-        allocated_cpus=cpus if start else None,
-        allocated_nodes=len(shares) or None if start else None,
+        allocated_cpus=cpus,
+        allocated_nodes=len(shares) or None,
         node_list=" ".join(f"{share.cpus}*{host}" for host, share in shares.items()),
         nodes=tuple(NodeShare(host, *share) for host, share in shares.items()),
         array_jobid=str(number) if index else "",

@@ -174,7 +174,7 @@ def job_record(
     suspended = row.get("Suspended", formats.whole_seconds) if has_started else None
     ran: float | None = elapsed
     if has_ended and elapsed is not None:
-        ran, _ = run_time(start, end, elapsed, suspended)
+        ran, suspended = run_time(start, end, elapsed, suspended)
     allocated = (
         row.get("AllocTRES", formats.parse_resources) if has_started else None
     ) or formats.Resources()

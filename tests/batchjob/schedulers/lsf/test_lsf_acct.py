@@ -45,12 +45,12 @@ def test_finished_job():
 
 def test_job_killed_while_pending():
     head = FINISH_PARTS["head"].replace("1775300100", "0")
-    pending_line = finish_line(
-        head=head, hosts="0", status="32 0.0", slots="0", info="14", rusage="-1 " * 18 + "-1"
-    )
-    job = finished_job(pending_line)
-    assert (job.state, job.reason) == (JobState.CANCELLED, "TERM_OWNER")
-    assert (job.start_time, job.nodes, job.exit_code, job.cpu_seconds) == (None, (), None, None)
+    parts = {"head": head, "status": "32 0.0", "info": "14", "rusage": "-1 " * 18 + "-1"}
+    for planned in ({"hosts": "0", "slots": "0"}, {}):  # hosts may be named; it held none
+        job = finished_job(finish_line(**parts, **planned))
+        assert (job.state, job.reason) == (JobState.CANCELLED, "TERM_OWNER")
+        assert (job.start_time, job.exit_code, job.cpu_seconds) == (None, None, None)
+        assert (job.nodes, job.node_list, job.allocated_nodes) == ((), "", None)
 
 
 @pytest.mark.parametrize(

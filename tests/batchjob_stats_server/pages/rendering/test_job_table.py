@@ -70,6 +70,16 @@ def test_jobs_that_wait_have_a_reason_in_place_of_their_use():
     assert shown == ["Name", "State", "User", "Cluster", "Submitted", "Reason"]
 
 
+def test_energy_by_accounting_is_that_of_its_nodes():
+    (shown,) = (each for each in columns() if each.title == "Energy")
+    facts = TableContext(example_site.NOW, {}, {})
+    measured, accounted = (
+        shown.render_cell({"energy_used_joules": 3600.0, "energy_basis": basis}, facts)
+        for basis in ("measured", "accounting")
+    )
+    assert accounted == f"{measured} of its nodes"
+
+
 def test_cpus_of_a_job_whose_allocation_changed_are_those_at_last(site):
     filters, page = Filter(started=True), Page(1, columns=LISTED_COLUMNS)
     (row,) = list_jobs(site, EVERYTHING, filters, page=page).rows
