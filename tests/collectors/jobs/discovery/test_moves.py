@@ -1,7 +1,6 @@
 """Directories that are created, renamed and removed in any order, in the trees of every layout."""
 
-import contextlib
-import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,21 +36,25 @@ def trees(node: Node, version: int) -> dict[str, Path]:
     return {name: node.cgroup / name for name in CONTROLLERS}
 
 
-def act(action: str, directory: Path) -> None:
+def act(action: str, directory: Path, elsewhere: Path) -> None:
+    """What the kernel does to a cgroup: its files come and go with it, at once.
+
+    What is removed stays `elsewhere`, since cgroupfs does not use an inode's number again soon.
+    """
     if action == "create":
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "cgroup.procs").touch()
-        (directory / "cgroup.events").write_text("populated 1\n")
+        if not directory.exists():
+            made = Path(tempfile.mkdtemp(dir=elsewhere))
+            (made / "cgroup.procs").touch()
+            (made / "cgroup.events").write_text("populated 1\n")
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            made.rename(directory)
         return
     target = directory.parent if action == "rename the parent" else directory
     if not target.exists():
         return
     if action != "remove":
-        renamed = target.with_name(f"{target.name}.orphan")
-        shutil.rmtree(renamed, ignore_errors=True)
-        target = target.rename(renamed)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(target)
+        target = target.rename(target.with_name(f"{target.name}.orphan"))
+    target.rename(Path(tempfile.mkdtemp(dir=elsewhere)) / "removed")
 
 
 def running(jobs, layout: str) -> int:
@@ -64,14 +67,14 @@ def running(jobs, layout: str) -> int:
 @given(actions=ACTIONS)
 def test_jobs_are_those_whose_directories_exist(tmp_path_factory, layout, actions):
     version, path = PATHS[layout]
-    node = Node(tmp_path_factory.mktemp("node"))
+    node, elsewhere = Node(tmp_path_factory.mktemp("node")), tmp_path_factory.mktemp("elsewhere")
     roots = trees(node, version)
     for root in roots.values():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
     jobs = node.watching_collector()
     try:
         for action, controller in actions:
-            act(action, roots[controller] / path)
+            act(action, roots[controller] / path, elsewhere)
         expected = int(any((root / path).exists() for root in roots.values()))
         until(lambda: running(jobs, layout) == expected)
     finally:
