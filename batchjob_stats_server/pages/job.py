@@ -151,7 +151,9 @@ def _report_values(
     return inputs, {
         "job": run,
         "report": report,
-        "efficiency": [(each, usage_bars.efficiency_bar(each)) for each in report.efficiency],
+        "efficiency": [
+            (each, usage_bars.job_bar(each, run, inputs.now)) for each in report.efficiency
+        ],
         "zones": usage_bars.job_zones(page.services.rules, evaluate_quantities(inputs)),
         "plots": curves.plots_for(run["gpus_held"]),
         "has_measurements": page.services.stores.has_store and has_started,

@@ -92,7 +92,7 @@ def node(
             "node", since * 1000, until * 1000, cluster=cluster, node=node
         ),
         lookback_days=queries.LOOKBACK_SECONDS // DAY,
-        table=trusted_html("".join(map(_table_row, rows))),
+        table=trusted_html("".join(_table_row(row, page.now) for row in rows)),
     )  # fmt: skip
 
 
@@ -163,13 +163,13 @@ def _job_bar(span: charts.LaneSpan, row: Row, colour: int, now: int) -> str:
     )
 
 
-def _table_row(row: Row) -> str:
+def _table_row(row: Row, now: int) -> str:
     """A job, with its share of the node."""
     account, gpus = row["account"], row["share_gpus"]
     goes_on = absent(explain.as_of(row) or "it runs")
     end = goes_on if row["end_time"] is None else template_filters.moment(row["end_time"], False)
     cpus, memory = row["share_cpus"], row["share_memory_bytes"]
-    gpu, dash = explain.gpu_ratio(row), absent(NOT_REPORTED)
+    bars, dash = usage_bars.job_bars(row, now), absent(NOT_REPORTED)
     return (
         f'<tr><th scope="row">{fragments.job_link(row)}</th>'
         f'<td class="name">{fragments.job_name(row)}</td>'
@@ -181,7 +181,7 @@ def _table_row(row: Row) -> str:
         f'<td class="n">{dash if cpus is None else template_filters.number(cpus)}</td>'
         f'<td class="n">{dash if memory is None else template_filters.size(memory)}</td>'
         f'<td class="n">{template_filters.number(gpus) if gpus else ""}</td>'
-        f"<td>{fragments.usage_bar(usage_bars.efficiency_bar(explain.cpu_ratio(row)))}</td>"
-        f"<td>{fragments.usage_bar(usage_bars.efficiency_bar(explain.memory_ratio(row)))}</td>"
-        f"<td>{fragments.usage_bar(usage_bars.efficiency_bar(gpu) if gpu else None)}</td></tr>\n"
+        f"<td>{fragments.usage_bar(bars['cpu'])}</td>"
+        f"<td>{fragments.usage_bar(bars['memory'])}</td>"
+        f"<td>{fragments.usage_bar(bars['gpu'])}</td></tr>\n"
     )

@@ -23,6 +23,7 @@ from batchjob_stats_server.report.model import Efficiency, Row
 from batchjob_stats_server.report.rules import AdviceRule
 
 _RECLAIMABLE = "the kernel reclaims page cache, and the job was not short of memory"
+_LEAST_JUDGED_SECONDS = 60.0  # of an ended job; its start takes a part of that
 RESOURCE_TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU", "time": "Time"}
 
 
@@ -47,11 +48,12 @@ def job_bars(row: Row, now: int) -> dict[str, UsageBar | None]:
     }
 
 
-def job_bar(measured: EfficiencyRatio, row: Row, now: int) -> UsageBar:
-    """Its colour blames no job that is young, or that asked for no memory."""
+def job_bar(measured: Efficiency | EfficiencyRatio, row: Row, now: int) -> UsageBar:
+    """Its colour blames no job that is young, or was short, or that asked for no memory."""
     bar = efficiency_bar(measured)
     elapsed = explain.elapsed_seconds(row, now) or 0
-    is_young = row["end_time"] is None and elapsed < thresholds().idle_after
+    least = thresholds().idle_after if row["end_time"] is None else _LEAST_JUDGED_SECONDS
+    is_young = elapsed < least
     is_unasked = measured.what == "memory" and not row["allocated_memory_bytes"]
     blames = bar.level in ("low", "fair")
     return bar._replace(level="plain") if blames and (is_young or is_unasked) else bar

@@ -37,7 +37,8 @@ def bar_of_job(what, age, memory=1 << 30, end_time=None):
 def test_colours_blame_no_young_job_nor_memory_that_nobody_asked_for():
     assert bar_of_job("cpu", age=60) == "plain"
     assert bar_of_job("cpu", age=3600) == "low"
-    assert bar_of_job("cpu", age=60, end_time=1051) == "low"  # final
+    assert bar_of_job("cpu", age=3600, end_time=1051) == "plain"  # too short to be judged
+    assert bar_of_job("cpu", age=3600, end_time=1061) == "low"  # final
     assert bar_of_job("memory", age=3600) == "low"
     assert bar_of_job("memory", age=3600, memory=None) == "plain"
 
