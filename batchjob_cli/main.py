@@ -78,6 +78,9 @@ COMMANDS = (
 )
 
 
+_NOW = Command("batchjob", "batchjob_cli.now", "Show your jobs at present.")
+
+
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     # Libraries create many objects that stay: looking for garbage among them, and again at the end
@@ -101,10 +104,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _dispatch(given: list[str]) -> int:
-    first = given[0] if given else "--help"
+    if not given:
+        return _execute(_NOW, given)
+    first = given[0]
     if first in ("-h", "--help"):
         print(_usage())
-        return 0 if given else 2
+        return 0
     if first == "--version":
         print(f"batchjob {__version__}")
         return 0
@@ -140,6 +145,5 @@ def _check_text(arguments: list[str]) -> None:
 def _usage() -> str:
     width = max(len(command.name) for command in COMMANDS)
     rows = [f"  {each.name:<{width}}  {each.description}" for each in COMMANDS]
-    return "\n".join(
-        ["usage: batchjob COMMAND ...", "", *rows, "", "See `batchjob COMMAND --help`."]
-    )
+    usage = "usage: batchjob [COMMAND ...]\n\nWithout a command, it shows your jobs at present.\n"
+    return "\n".join([usage, *rows, "", "See `batchjob COMMAND --help`."])

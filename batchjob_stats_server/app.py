@@ -14,6 +14,7 @@ from batchjob_stats_server.api import (
     local_runs,
     me,
     metrics,
+    now,
     prometheus,
     report,
     samples,
@@ -26,7 +27,16 @@ from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import log_question
 from batchjob_stats_server.http import problems
 from batchjob_stats_server.http.middleware import RequestLayer
-from batchjob_stats_server.pages import admin, clusters, job, messages, nodes, search, sign_in
+from batchjob_stats_server.pages import (
+    admin,
+    clusters,
+    job,
+    messages,
+    nodes,
+    search,
+    sign_in,
+    start,
+)
 from batchjob_stats_server.pages import jobs as job_pages
 from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.pages.rendering import assets, frame
@@ -41,12 +51,14 @@ ROUTERS = (
     jobs.router,
     stats.router,
     digest.router,
+    now.router,
     tokens.router,
     subscriptions.router,
     local_runs.router,
 )
 
 PAGES = (
+    start.router,
     job_pages.router,
     job.router,
     usage_page.router,

@@ -33,8 +33,8 @@ from tests.batchjob_stats_server.serving import serving
 MOST_BYTES = 60_000
 MOST_MILLISECONDS = 30.0
 PAGES = {
-    "user": ("/", "/jobs", "/usage", "/clusters/alpha", "/clusters/alpha/nodes/a010", "/embed/jobs",
-             "/clusters/alpha/accounts/physics"),
+    "user": ("/", "/mine", "/jobs", "/usage", "/clusters/alpha", "/clusters/alpha/nodes/a010",
+             "/embed/jobs", "/clusters/alpha/accounts/physics"),
     "admin": ("/jobs", "/jobs?limit=200", "/jobs?state=FAILED&user=bob",
               "/jobs/40120?cluster=alpha", "/compare?job=alpha:40120&job=alpha:40133",
               "/usage", "/usage?by=account",

@@ -12,12 +12,14 @@ from batchjob_cli.client.local_jobs import open_database
 from batchjob_cli.client.problems import NotFoundError
 from batchjob_stats_db.database import scripts as batch_scripts
 from batchjob_stats_db.database.access import EVERYTHING
+from batchjob_stats_db.measure.current_use import current_use
 from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs
 from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server import options
+from batchjob_stats_server.api import present
 from batchjob_stats_server.api.reports import ReportSources, report_of
-from batchjob_stats_server.report.forms import FORMS, as_json
+from batchjob_stats_server.report.forms import FORMS, as_json, document_as_text
 from batchjob_stats_server.report.rules import load_rules
 from batchjob_stats_server.turns import TimeSeriesPool
 
@@ -35,6 +37,18 @@ def report(data: Path, jobid: str, cluster: str | None, form: str, zone: str) ->
         return as_json(job_report).decode()
     _, write = FORMS[form]
     return write(job_report, ZoneInfo(zone))
+
+
+def present_text(data: Path) -> str:
+    """The runs of this machine at present, as a server tells them; raises SettingsError."""
+    with open_database(data) as engine:
+        sources = _open_sources(engine, data)
+        found = present.gather(sources, EVERYTHING, None)
+        with sources.stores.acquire() as store:
+            interval = sources.settings.tsdb.scrape_interval
+            use = current_use(store, found.to_measure, interval, found.now)
+        changes = present.find_changes(sources, EVERYTHING, found.ended)
+    return document_as_text(present.document(found._replace(use=use, changes=changes)))
 
 
 def _jobstats_summary(engine: Engine, run: RowMapping) -> str:

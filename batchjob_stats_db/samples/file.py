@@ -15,6 +15,7 @@ stays.
 import contextlib
 import fcntl
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,7 @@ _TOO_LARGE = 2.0**63
 _GZIP = 31  # zlib's wbits for a 32 kB window and a gzip header
 _CHUNK_BYTES = 1 << 16
 LONGEST_LINE = 1 << 20
+_TIME_KEY = b'{"time":'
 TRAILER_BYTES = 10
 """An empty last block, checksum and size: RFC 1951, 3.2.3, and RFC 1952, 2.3.1."""
 
@@ -268,16 +270,29 @@ class SampleFile:
         """The samples that are new since the last call; raises OSError."""
         return (JobSample(at, dict(self.decoder.values)) for at in self.times())
 
-    def times(self) -> Iterator[float]:
-        """Like `read`, but cheaper: the time of each sample; its values are in `decoder.values`."""
+    def times(self, since: float = -math.inf) -> Iterator[float]:
+        """Like `read`, but cheaper: the time of each sample; its values are in `decoder.values`.
+
+        Samples before `since`, but the first, may be left out.
+        """
         if self.damage:
             return
         for line in self.lines():
             try:
+                if self.header is not None and _time_of(line) < since:
+                    continue
                 yield self.decoder.advance(line)
             except LineError as error:
                 self.damage = str(error)
                 return
+
+
+def _time_of(line: bytes) -> float:
+    """The time at the beginning of a line, as `encode_line` writes it; else infinity."""
+    key, _, rest = line[: len(_TIME_KEY) + 20].partition(_TIME_KEY)
+    time, comma, _ = rest.partition(b",")
+    is_time = not key and comma and time.replace(b".", b"", 1).isdigit()
+    return float(time) if is_time else math.inf
 
 
 def _decompress_until_damage(decompressor: "zlib._Decompress", compressed: bytes) -> bytes:

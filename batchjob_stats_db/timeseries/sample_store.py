@@ -139,7 +139,7 @@ class SampleHistory:
         try:
             for path in files_of(folder_of(self._samples, window.jobid)):
                 with SampleFile(path) as file:
-                    times = file.times()
+                    times = file.times(_earliest(window))
                     first = next(times, None)
                     if first is not None and file.header is not None:
                         header = file.header._replace(interval_seconds=0.0)
@@ -162,6 +162,10 @@ def _cpu_seconds(values: Values) -> Values:
     }  # fmt: skip
 
 
+def _earliest(window: JobWindow) -> int:
+    return window.start - (CARRIED_SECONDS if window.near_other_run else 0)
+
+
 def _moments_within(
     window: JobWindow,
     times: Iterable[float],
@@ -172,7 +176,7 @@ def _moments_within(
 
     If two recorders of one node have recorded a job, the first one counts.
     """
-    earliest = window.start - (CARRIED_SECONDS if window.near_other_run else 0)
+    earliest = _earliest(window)
     seen_until = latest.get(header, -math.inf)
     whole = True
     for at in times:

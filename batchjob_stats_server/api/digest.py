@@ -1,11 +1,9 @@
 """A week of a person, or of an account: waste, the lines that mend it, energy and emissions."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
-from sqlalchemy.engine import RowMapping
 
 from batchjob.judgements import unused_cpu_seconds
 from batchjob.runtime.formatting import energy, format_duration, mass, share, to_printable
@@ -18,7 +16,7 @@ from batchjob_stats_db.queries.operators import with_waste
 from batchjob_stats_db.queries.usage import sum_emissions, sum_usage
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.params import PREFIX, ClusterParams, Time, Word
-from batchjob_stats_server.api.reports import report_of
+from batchjob_stats_server.api.present import COLUMNS, Change, find_changes
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.report.forms import document_as_html, document_as_text
 from batchjob_stats_server.report.model import Advice
@@ -58,17 +56,6 @@ class DigestSums(BaseModel):
         return " and ".join(parts)
 
 
-class DigestJob(BaseModel):
-    """A job that left much unused, and what to change."""
-
-    jobid: str
-    user: str
-    name: str
-    title: str
-    reason: str
-    step: str = Field(description="A submit line, if one is known that would have been enough.")
-
-
 class Digest(BaseModel):
     """Seven days."""
 
@@ -80,7 +67,7 @@ class Digest(BaseModel):
     total: DigestSums
     people: list[DigestSums] = Field(description="Of an account, who left most unused first.")
     emissions_grams: dict[str, float] = Field(description="By provider; never to be added up.")
-    jobs: list[DigestJob]
+    jobs: list[Change]
 
 
 @router.get(
@@ -107,14 +94,15 @@ def _gather(caller: Caller, owners: dict[str, Any], since: int, until: int) -> D
         by_user = sum_usage(db, caller.access, ["username"], since, until, **owners)
         emissions = sum_emissions(db, caller.access, [], since, until, **owners)
         which = Filter(**owners, ended_from=since, ended_before=until)
-        rows = list_jobs(db, caller.access, which, SortOrder("end_time"), Page(_JOBS_READ)).rows
+        page = Page(_JOBS_READ, columns=COLUMNS)
+        rows = list_jobs(db, caller.access, which, SortOrder("end_time"), page).rows
     total = {name: sum(row[name] for row in by_user) for name in schema.DAILY_SUMS}
     people = sorted(map(_sums, by_user), key=lambda each: -unused_cpu_seconds(each.model_dump()))
     return Digest(
         **owners, since=since, until=until, total=_sums({**total, "username": owners["user"]}),
         people=people[:_PEOPLE_SHOWN] if owners["account"] else [],
         emissions_grams={row["provider"]: row["grams"] for row in emissions},
-        jobs=_wasteful_jobs(caller, rows),
+        jobs=find_changes(caller.services, caller.access, rows, _JOBS_SHOWN),
     )  # fmt: skip
 
 
@@ -123,47 +111,6 @@ def _sums(sums: Any) -> DigestSums:
     joules = row["energy_host_joules"] + row["energy_gpu_joules"]
     fields = {name: row[name] for name in DigestSums.model_fields if name in row}
     return DigestSums(user=row["username"], energy_joules=joules, **fields)
-
-
-def _wasteful_jobs(caller: Caller, rows: Sequence[RowMapping]) -> list[DigestJob]:
-    """The job of each name that left most unused, of those for which something can be advised."""
-    found: list[DigestJob] = []
-    seen = set()
-    for row in sorted(rows, key=lambda each: -unused_cpu_seconds(unused_seconds(each))):
-        name = row["username"], row["name"]
-        if len(found) == _JOBS_SHOWN or not unused_cpu_seconds(unused_seconds(row)):
-            break
-        if name not in seen:
-            seen.add(name)
-            report = report_of(caller.services, caller.access, row)
-            if not report.advice and not report.resubmission:
-                continue
-            first, again = report.advice[0] if report.advice else None, report.resubmission
-            found.append(
-                DigestJob(
-                    jobid=row["jobid"],
-                    user=row["username"],
-                    name=row["name"],
-                    title=first.title if first else "It needs less than it asked for",
-                    reason=first.reason if first else "",
-                    step=again.line if again else first.step if first else "",
-                )
-            )
-    return found
-
-
-def unused_seconds(row: RowMapping) -> dict[str, float]:
-    """The unused CPU and GPU seconds of a job; 0 if it was not measured."""
-
-    def unused(held_seconds: float | None, ratio: float | None) -> float:
-        return 0.0 if ratio is None else max(0.0, 1 - ratio) * (held_seconds or 0)
-
-    held = (row["gpus_held"] or 0) * (row["elapsed_seconds"] or 0)
-    held += row["resized_gpu_seconds"] or 0.0
-    return {
-        "cpu_unused_seconds": unused(row["cpu_available_seconds"], row["cpu_efficiency"]),
-        "gpu_unused_seconds": unused(held, row["usage_gpu_utilization_ratio"]),
-    }
 
 
 def _document(digest: Digest) -> Document:

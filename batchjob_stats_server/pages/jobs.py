@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import Field
 from sqlalchemy.engine import Connection
@@ -25,7 +25,6 @@ from batchjob_stats_db.queries.job_list import (
 from batchjob_stats_db.queries.jobs import gpu_utilizations
 from batchjob_stats_server.api.answers import TurnRoute, run_in_thread
 from batchjob_stats_server.api.jobs import JobsQuery
-from batchjob_stats_server.api.me import refuse_simple_json
 from batchjob_stats_server.api.params import PREFIX, OneOrMore, QueryParams
 from batchjob_stats_server.auth.browser_session import cookie_name
 from batchjob_stats_server.auth.rights import log_jobs_seen
@@ -93,7 +92,7 @@ JobsSection = dict[str, Any]
 """Jobs in the same state: what its part of the page shows."""
 
 
-@router.get("/", dependencies=[Depends(refuse_simple_json)])
+@router.get("/mine")
 async def my_jobs(page: RequestPage, form: Annotated[JobsForm, Query()]) -> Response:
     """The caller's own jobs."""
     own = form.model_copy(update={"user": page.principal.user})

@@ -91,6 +91,9 @@ RULES = {
     ("GET", f"{P}/usage/emissions", "since=0&by=user"): (401, NONE, NONE, NONE, NONE, *NO),
     # test_digest.py has whose jobs are in it.
     ("GET", f"{P}/digest", "user=bob"): (401, *OK),
+    # test_now.py has whose jobs are in them.
+    ("GET", f"{P}/now", ""): (401, *OK),
+    ("GET", f"{P}/current-use", ""): (401, *OK),
     ("GET", f"{P}/tokens", ""): (401, *OK),
     ("GET", f"{P}/tokens", "user=bob"): (401, 403, 403, 403, 200, 403, 200, 403),
     ("POST", f"{P}/tokens", ""): (401, 201, 201, 201, 201, 201, 201, 201),
@@ -221,7 +224,16 @@ def test_token_with_revoked_parent_or_unprivileged_maker_is_rejected(
     assert wrong_answers("nobody", client, headers, token_headers, services) == []
 
 
-ROUTES_WITHOUT_CLUSTER = ("", "/", "/me", "/clusters", "/messages", "/digest", "/emission-factors")
+ROUTES_WITHOUT_CLUSTER = (
+    "",
+    "/",
+    "/me",
+    "/clusters",
+    "/messages",
+    "/digest",
+    "/now",
+    "/emission-factors",
+)
 
 
 @pytest.mark.parametrize("role", CLUSTER_LOGINS)

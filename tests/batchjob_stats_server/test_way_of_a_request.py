@@ -12,7 +12,7 @@ from tests.helpers.crossed import Crossed, Recorder
     ("path", "accept", "most"),
     [
         ("/api/v1/jobs", "application/json", Crossed(18, 78)),
-        ("/", "text/html", Crossed(38, 148)),
+        ("/", "text/html", Crossed(40, 137)),
     ],
     ids=["list", "start page"],
 )

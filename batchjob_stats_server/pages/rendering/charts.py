@@ -61,22 +61,25 @@ Segments = Mapping[str, str]
 """The values that a column stacks, from bottom to top: their names, and their CSS classes."""
 
 DAY_CHART_WIDTH, DAY_CHART_HEIGHT = 720.0, 160.0
+HOUR_CHART_WIDTH = 360.0
 _MAX_LABELS = 8  # maximum days with a date below
-_LABEL_WIDTH = 64.0
+_CHARACTER_WIDTH = 6.4
 
 
 def day_chart(
     heading: str, title: str, segments: Segments, values: Mapping[int, tuple[float, ...]],
     since: int, until: int, format_value: Callable[[float], str], unit: float = 1.0,
-    steps: Sequence[float] = (),
+    steps: Sequence[float] = (), by: str = "day",
 ) -> Markup | None:  # fmt: skip
     """Stacked columns of the values of segments by day, and the same as a table; None if all are 0.
 
-    `heading`: the id of the heading that names it; `unit` and `steps` are those of `round_step`.
+    `heading`: the id of the heading that names it; `unit` and `steps` are those of `round_step`;
+    `by`: day, in UTC, or hour.
     Functions are several times as fast as templates here: a chart has hundreds of numbers.
     """
     zeros = (0.0,) * len(segments)
-    rows = [(day, values.get(day, zeros)) for day in range(since, until, DAY)]
+    length, chart_width = (DAY, DAY_CHART_WIDTH) if by == "day" else (3600, HOUR_CHART_WIDTH)
+    rows = [(begin, values.get(begin, zeros)) for begin in range(since, until, length)]
     highest = max((sum(row) for _, row in rows), default=0.0)
     if highest <= 0:
         return None
@@ -84,16 +87,17 @@ def day_chart(
     lines = [step * number for number in range(math.ceil(highest / step * (1 - 1e-9)) + 1)]
     heights = ((value, round(DAY_CHART_HEIGHT * (1 - value / lines[-1]), 1)) for value in lines)
     scale = "".join(
-        f'<line class="grid" x1="0" x2="{DAY_CHART_WIDTH}" y1="{y}" y2="{y}"/>'
+        f'<line class="grid" x1="0" x2="{chart_width}" y1="{y}" y2="{y}"/>'
         f'<text x="-6" y="{y + 4}" text-anchor="end">'
         f"{escape(format_value(value)) if value else '0'}</text>\n"
         for value, y in heights
     )
     label_every = max(1, -(-len(rows) // _MAX_LABELS))
     bars, table_rows = "", ""
-    for index, (day_time, row) in enumerate(rows):
-        day, texts = template_filters.date(day_time), [escape(format_value(each)) for each in row]
-        x, width = index * DAY_CHART_WIDTH / len(rows), DAY_CHART_WIDTH / len(rows)
+    for index, (begin, row) in enumerate(rows):
+        day = template_filters.date(begin) if by == "day" else template_filters.clock(begin)
+        texts = [escape(format_value(each)) for each in row]
+        x, width = index * chart_width / len(rows), chart_width / len(rows)
         boxes = _boxes(segments, row, lines[-1], x, width)
         names = ", ".join(
             f"{text} {escape(name)}" for text, name in zip(texts, segments, strict=True)
@@ -101,7 +105,7 @@ def day_chart(
         bars += (
             f'<g class="column"><title>{day}: {names}</title><rect class="hit" x="{x}" y="0" '
             f'width="{width}" height="{DAY_CHART_HEIGHT}"/>{boxes}</g>'
-            f"{'' if index % label_every else _label(day, x)}\n"
+            f"{'' if index % label_every else _label(day, x, chart_width, begin)}\n"
         )
         cells = "".join(f'<td class="n">{text}</td>' for text in texts)
         table_rows += f'<tr><th scope="row">{day}</th>{cells}</tr>'
@@ -114,11 +118,11 @@ def day_chart(
     return template_filters.trusted_html(
         f'<figure class="chart"><figcaption>{title}{f": {keys}" if len(segments) > 1 else ""}'
         f'</figcaption>\n<div class="scroll" role="group" aria-labelledby="{heading}" tabindex="0">'
-        f'\n<svg class="columns" viewBox="-64 -8 {DAY_CHART_WIDTH + 72} {DAY_CHART_HEIGHT + 32}" '
-        f'role="img" aria-label="{title} by day; the table below has the numbers">\n'
+        f'\n<svg class="columns" viewBox="-64 -8 {chart_width + 72} {DAY_CHART_HEIGHT + 32}" '
+        f'role="img" aria-label="{title} by {by}; the table below has the numbers">\n'
         f"{scale}{bars}</svg></div>\n<details><summary>Show as a table</summary>"
-        f'<table><caption class="visually-hidden">{title} by day</caption>'
-        f'<thead><tr><th scope="col">Day (UTC)</th>{headings}</tr></thead>'
+        f'<table><caption class="visually-hidden">{title} by {by}</caption>'
+        f'<thead><tr><th scope="col">{by.capitalize()} (UTC)</th>{headings}</tr></thead>'
         f"<tbody>{table_rows}</tbody></table></details></figure>"
     )
 
@@ -137,13 +141,15 @@ def _boxes(segments: Segments, values: Sequence[float], top: float, x: float, wi
     return boxes
 
 
-def _label(day: str, x: float) -> str:
-    """The date below a column; near the right edge, it is aligned with the edge."""
-    if x > DAY_CHART_WIDTH - _LABEL_WIDTH:
-        x, anchor = DAY_CHART_WIDTH, ' text-anchor="end"'
+def _label(text: str, x: float, width: float, time: int) -> str:
+    """The date, or the time of day, below a column; near the right edge, it ends there."""
+    if x > width - _CHARACTER_WIDTH * len(text):
+        x, anchor = width, ' text-anchor="end"'
     else:
         anchor = ""
-    return f'<text x="{x}" y="{DAY_CHART_HEIGHT + 16}"{anchor}>{day}</text>'
+    if ":" in text:  # times.js writes it in the reader's zone
+        anchor += f' data-time="{template_filters.iso(time)}"'
+    return f'<text x="{x}" y="{DAY_CHART_HEIGHT + 16}"{anchor}>{text}</text>'
 
 
 class LaneSpan(NamedTuple):

@@ -47,19 +47,24 @@ def usage_bar(bar: UsageBar | None) -> Markup:
 
 
 @functools.lru_cache(4096)
-def _usage_bar(level: str, detail: str, percent_text: str) -> Markup:
+def _usage_bar(level: str, detail: str, percent_text: str, words: str = "") -> Markup:
     """Cached, since most bars occur several times; the width is that of the rounded number."""
     spoken_level = (
         f'<span class="visually-hidden"> ({level})</span>' if level in _SPOKEN_LEVELS else ""
     )
-    width = min(float(percent_text.rstrip("\u202f%")), 100)
+    width = min(float(percent_text.rstrip("\u202f%")), 100.0)
     return trusted_html(
         f'<span class="bar {level}" title="{escape(detail)}">'
         '<svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         '<rect class="track" width="100" height="8"/>'
         f'<rect class="fill" width="{width:.1f}" height="8"/></svg>'
-        f"{percent_text}{spoken_level}</span>"
+        f"{words or percent_text}{spoken_level}</span>"
     )
+
+
+def amount_bar(used: float, held: float, words: str) -> Markup:
+    """What is used of what is held, in words beside a bar without judgement."""
+    return _usage_bar("plain", percent(used / held), percent(used / held), words)
 
 
 def part_measured(seconds: float, sums: Mapping[Any, Any]) -> Markup:

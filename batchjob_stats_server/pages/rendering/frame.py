@@ -1,6 +1,6 @@
 """Rendering of all pages: templates, headers, the signed-in user, and error pages."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, NamedTuple
@@ -16,6 +16,7 @@ from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers import registry
 from batchjob_stats_server.api.params import PREFIX
+from batchjob_stats_server.api.present import Change
 from batchjob_stats_server.auth.browser_session import cookie_name, delete_cookie
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller, principal_or_none
 from batchjob_stats_server.auth.rights import Principal
@@ -50,6 +51,7 @@ class PageEnvironment(NamedTuple):
     templates: jinja2.Environment
     assets: Assets
     sparklines: Sparklines
+    changes: dict[Hashable, tuple[float, Sequence[Change]]]  # of the start page, by person
     frame_ancestors: str  # sites that may embed our pages in a frame, for Content-Security-Policy
 
     def headers(self, policy: str) -> dict[str, str]:
@@ -88,6 +90,7 @@ def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
         templates,
         assets,
         Sparklines(),
+        {},
         " ".join(("'self'", *ancestors) if ancestors else ("'none'",)),
     )
 

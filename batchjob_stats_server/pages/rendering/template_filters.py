@@ -104,6 +104,12 @@ def date(seconds: float) -> str:
     return at.isoformat()[:10] if at else ""
 
 
+def clock(seconds: float) -> str:
+    """`14:00`, in UTC."""
+    at = _utc(seconds)
+    return f"{at:%H:%M}" if at else ""
+
+
 @lru_cache(8)
 def _year(seconds: float) -> int | None:
     at = _utc(seconds)

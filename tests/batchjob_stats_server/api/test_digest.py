@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_server.api.digest import unused_seconds
+from batchjob_stats_server.api.present import unused_seconds
 from tests.batchjob_stats_server.conftest import NOW
 
 PATH = "/api/v1/digest"

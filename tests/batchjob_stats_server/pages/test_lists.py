@@ -107,7 +107,7 @@ def test_unknown_columns_in_cookie_are_ignored(proxy_client):
 
 
 def test_list_downloads_as_csv(page, proxy_client):
-    document = page("alice", "/", name_contains="train", started_from="2026-01-01")
+    document = page("alice", "/mine", name_contains="train", started_from="2026-01-01")
     (path,) = [each.get("href") for each in document.iter("a") if each.get("download")]
     rows = list(csv.DictReader(io.StringIO(proxy_client("alice").get(path).text)))
     assert {row["user"] for row in rows} == {"alice"}

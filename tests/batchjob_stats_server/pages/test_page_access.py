@@ -17,7 +17,8 @@ NONE, MINE, PHYSICS, ALL = "", "alice", "alice carol", "alice bob carol"
 # root (admin): names, or a status.
 RULES = {
     ("/", ""): (401, MINE, NONE, NONE, NONE),
-    ("/", "user=bob"): (401, MINE, NONE, NONE, NONE),
+    ("/mine", ""): (401, MINE, NONE, NONE, NONE),
+    ("/mine", "user=bob"): (401, MINE, NONE, NONE, NONE),
     ("/jobs", ""): (401, MINE, PHYSICS, ALL, ALL),
     ("/jobs", "user=bob"): (401, NONE, NONE, "bob", "bob"),
     ("/usage", "since=0&by=user"): (401, MINE, PHYSICS, ALL, ALL),

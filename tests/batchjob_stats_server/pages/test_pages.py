@@ -48,7 +48,7 @@ def test_job_list_has_running_waiting_and_ended_jobs_in_order(page):
 
 
 def test_job_ids_are_displayed_as_in_the_scheduler(page):
-    displayed_ids = {row[1] for row in table_rows(page("alice", "/"), "Ended")}
+    displayed_ids = {row[1] for row in table_rows(page("alice", "/mine"), "Ended")}
     assert displayed_ids == {"1", "4_7", "6+1", "0f3a2b1c…"}
 
 
@@ -184,7 +184,9 @@ def test_security_headers(proxy_client):
     assert answer.headers.get_list("referrer-policy") == ["same-origin"]
 
 
-@pytest.mark.parametrize("path", ["/", "/jobs", "/usage", "/clusters", "/clusters/c1", "/search"])
+@pytest.mark.parametrize(
+    "path", ["/", "/mine", "/jobs", "/usage", "/clusters", "/clusters/c1", "/search"]
+)
 def test_page_markup_is_accessible_and_loads_nothing_external(page, path):
     document = page("root", path)
     assert document.get("lang") == "en"
@@ -335,7 +337,7 @@ def test_underused_node_is_marked(example_page):
 
 def test_every_page_of_the_example_is_valid(example_page):
     for path in (
-        "/", "/jobs", "/usage", "/usage?show=emissions&by=account", "/clusters/alpha",
+        "/", "/mine", "/jobs", "/usage", "/usage?show=emissions&by=account", "/clusters/alpha",
         "/clusters/alpha/nodes/a010", "/search?q=39000", "/jobs/40120?cluster=alpha",
         "/jobs/40107?cluster=alpha", "/compare?job=alpha:40120&job=alpha:40133", "/jobs/40012",
     ):  # fmt: skip

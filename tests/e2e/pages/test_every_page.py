@@ -11,7 +11,7 @@ pytestmark = pytest.mark.e2e
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
 PAGES = (
-    "/", "/jobs", "/jobs?user=bob&state=FAILED&cpu_efficiency_at_most=0.9",
+    "/", "/mine", "/jobs", "/jobs?user=bob&state=FAILED&cpu_efficiency_at_most=0.9",
     "/jobs?sort=-usage_energy_joules&limit=5", "/usage", "/usage?by=account&show=emissions",
     "/usage?show=cpu&since=2026-03-28", "/clusters", "/clusters/alpha", "/clusters/beta-gpu",
     "/clusters/alpha/nodes/a010", "/clusters/beta-gpu/nodes/b010", "/admin",
@@ -23,7 +23,7 @@ PAGES = (
     "/jobs/nothing", "/usage?since=yesterday", "/signed-out",
 )  # fmt: skip
 PAGES_OF_A_USER = (
-    "/", "/jobs", "/usage", "/clusters", "/clusters/alpha", "/clusters/beta-gpu",
+    "/", "/mine", "/jobs", "/usage", "/clusters", "/clusters/alpha", "/clusters/beta-gpu",
     "/clusters/alpha/nodes/a010", "/clusters/beta-gpu/nodes/b010",
     "/clusters/alpha/accounts/physics", "/tokens", "/embed/jobs", "/embed/jobs/49999",
     "/jobs/49999", "/jobs/40012", "/jobs/40013?cluster=alpha", "/jobs/40107", "/jobs/40110",

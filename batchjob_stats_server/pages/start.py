@@ -1,0 +1,117 @@
+"""The start page: a person's jobs at present, and what they used in the last day."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+from markupsafe import Markup
+
+from batchjob.judgements import FAILED_STATES
+from batchjob_stats_db.measure.current_use import CurrentUse
+from batchjob_stats_server.api import now, present
+from batchjob_stats_server.api.answers import run_in_thread
+from batchjob_stats_server.api.me import refuse_simple_json
+from batchjob_stats_server.api.params import QueryParams
+from batchjob_stats_server.api.present import HOUR, HOURS, Present
+from batchjob_stats_server.auth.rights import log_jobs_seen
+from batchjob_stats_server.pages.rendering import charts, fragments, template_filters
+from batchjob_stats_server.pages.rendering.frame import RequestPage
+from batchjob_stats_server.pages.rendering.template_filters import absent
+from batchjob_stats_server.report import explain
+from batchjob_stats_server.report.model import Row
+
+router = APIRouter(include_in_schema=False)
+
+_CHANGES_SECONDS, _MOST_KEPT = 300, 1000  # a report takes as long as the rest of the page
+_MOST_GROUPS = 8  # of jobs that wait, and that failed
+_SEGMENTS = {"used": "main", "not used, or not measured": "rest"}
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    "CPUs": template_filters.number,
+    "Memory": template_filters.size,
+    "GPUs": template_filters.number,
+    "Power": lambda watts: f"{template_filters.number(watts)}\u202fW",
+}
+
+
+@router.get("/", dependencies=[Depends(refuse_simple_json)])
+async def start(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Response:
+    """The caller's own jobs."""
+    found = await now.gather(page, page.principal.user)
+    log_jobs_seen(page.principal, "jobs", [*found.running, *found.ended])
+    kept = page.environment.changes
+    key = page.principal.person_key()
+    expiry_time, changes = kept.get(key, (0.0, ()))
+    if expiry_time < page.now:
+        find = partial(present.find_changes, page.services, page.access, found.ended)
+        changes = await run_in_thread(page, find, costly=True)
+        kept[key] = page.now + _CHANGES_SECONDS, changes
+        while len(kept) > _MOST_KEPT:
+            del kept[next(iter(kept))]
+    return page.render(
+        "start.html", present=found, changes=changes, charts=list(_charts(found)),
+        failed=found.failed(), failed_states=FAILED_STATES, most=_MOST_GROUPS,
+        running_rows=_running_rows(found),
+    )  # fmt: skip
+
+
+def _running_rows(found: Present) -> Markup:
+    """A row for each running job. Not a template, which takes several times as long."""
+    return template_filters.trusted_html("".join(_running_row(row, found) for row in found.running))
+
+
+def _running_row(row: Row, found: Present) -> str:
+    use = found.use.get(row["id"])
+    ran = explain.elapsed_seconds(row, found.now)
+    cpus, memory, gpu = (use.cpus, use.memory_bytes, use.gpu_ratio) if use else (None,) * 3
+    held = row["allocated_memory_bytes"]
+    cells = (
+        ("Elapsed", absent() if ran is None else template_filters.duration(ran)),
+        ("CPU used", _amount(cpus, row["allocated_cpus"], template_filters.number)),
+        ("Memory used", _amount(memory, held, template_filters.size)),
+        ("GPU used", _amount(gpu, 1.0, template_filters.percent) if row["gpus_held"] else ""),
+        ("Last sample", _ago(found.now, use)),
+    )
+    ending = {"Elapsed": ' class="n"', "Last sample": ' class="n"'}
+    return (
+        f'<tr role="row"><th role="rowheader" scope="row">{fragments.job_link(row)}</th>'
+        f'<td role="cell" class="name">{fragments.job_name(row)}</td>'
+        + "".join(
+            f'<td role="cell" data-label="{label}"{ending.get(label, "")}>{cell}</td>'
+            for label, cell in cells
+        )
+        + "</tr>\n"
+    )
+
+
+def _amount(used: float | None, held: float | None, write: Callable[[float], str]) -> str:
+    """What is used now, as a bar of what the job holds if that is known; nobody is blamed."""
+    if used is None:
+        return absent("no sample in the last three minutes")
+    if not held:
+        return write(used)
+    words = write(used) if held == 1.0 else f"{write(round(used, 2))} of {write(held)}"
+    return fragments.amount_bar(used, held, words)
+
+
+def _ago(now: int, use: CurrentUse | None) -> str:
+    if use is None:
+        return absent("no sample in the last three minutes")
+    return f"{template_filters.duration(max(0, now - use.sample_time))} ago"
+
+
+def _charts(found: Present) -> Iterator[Markup]:
+    first = found.now // HOUR * HOUR - (HOURS - 1) * HOUR
+    for what, by_hour in found.by_hour().items():
+        segments = {"measured": "main"} if what == "Power" else _SEGMENTS
+        values = {
+            at: (used,) if what == "Power" else (used, max(0.0, held - used))
+            for at, (used, held) in by_hour.items()
+        }
+        unit = 1 << 30 if what == "Memory" else 1.0
+        chart = charts.day_chart(
+            "h-day", what, segments, values, first, first + HOURS * HOUR, _FORMATS[what], unit,
+            by="hour",
+        )  # fmt: skip
+        if chart is not None:
+            yield chart
