@@ -8,6 +8,7 @@ selector of an expression is aggregated with `max by` the labels that our progra
 import re
 from collections.abc import Mapping
 
+from batchjob.quantities.job import START_TIME
 from batchjob.quantities.quantity import ExportedMetric, Quantity, Unit
 from batchjob_exporter.exporter import METRICS
 from batchjob_exporter.self_metrics import SELF_METRICS
@@ -28,6 +29,22 @@ def series(metric: Metric, selector: str) -> str:
     """The metric's series with these labels: `series(CPUS, 'jobid="1"')`."""
     exported = metric.metric if isinstance(metric, Quantity) else metric
     return f"{exported.name}{{{selector}}}"
+
+
+def rate_of_jobs(metric: Metric, selector: str) -> str:
+    """The increase per second of a counter of jobs, over five minutes, for sums over jobs.
+
+    It has the first value of each series, which rate() leaves out: see prometheus/rules/jobs.yml.
+    """
+    counter, start = series(metric, selector), series(START_TIME, selector)
+    last = f"last_over_time({counter}[5m])"
+    is_young = f"last_over_time({start}[5m]) > time() - 900"
+    before = (
+        f"last_over_time({counter}[5m] offset 5m) <= {last}"
+        f" or 0 * {last} and on (cluster, instance, manager, jobid, user) ({is_young})"
+        f" or min_over_time({counter}[5m])"
+    )
+    return f"({last} - ({before}) >= 0) / 300"
 
 
 def unit(metric: Metric) -> str:

@@ -3,7 +3,7 @@
 from batchjob.quantities.energy import ENERGY_JOULES
 from grafana.generate.dashboards.parts import CLUSTER, DAYS, IN_CLUSTER, C
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
-from grafana.generate.promql import series
+from grafana.generate.promql import rate_of_jobs
 
 
 def _power(by: str) -> str:
@@ -40,16 +40,10 @@ DASHBOARD = Dashboard(
         ),
         Panel(
             "Jobs' power by user",
-            (
-                Promql(
-                    "topk(10, sum by (user) (rate("
-                    + series(ENERGY_JOULES, C)
-                    + "[$__rate_interval])))",
-                    "{{user}}",
-                ),
-            ),
+            (Promql(f"topk(10, sum by (user) ({rate_of_jobs(ENERGY_JOULES, C)}))", "{{user}}"),),
             "watt",
-            "The ten users whose jobs use the most power; only users you may see.",
+            "The ten users whose jobs used the most power in the last five minutes; only users "
+            "you may see.",
             stacked=True,
         ),
         Panel(
