@@ -65,7 +65,7 @@ def address(tmp_path, provider, portal):
     provider.redirect_uris = {f"{url}/oidc/callback"}
     settings = ServerSettings(
         DatabaseOptions(f"sqlite:///{path}"),
-        ServerWebOptions(("127.0.0.1", port), frame_ancestors=(portal[0],)),
+        ServerWebOptions(listen_address=("127.0.0.1", port), frame_ancestors=(portal[0],)),
         AuthOptions(viewer_group=("hpc-staff",)),
         oidc=OidcOptions(
             issuer=provider.issuer, client_id="batchjob", client_secret_file=str(secret),

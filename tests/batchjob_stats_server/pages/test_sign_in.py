@@ -203,15 +203,15 @@ def test_unknown_host_header_is_rejected(client, host, status):
 @pytest.mark.parametrize(
     ("web", "hosts"),
     [
-        (ServerWebOptions(("127.0.0.1", 1)), {"localhost", "127.0.0.1", "::1"}),
-        (ServerWebOptions(("::1", 1)), {"localhost", "127.0.0.1", "::1"}),
-        (ServerWebOptions(("", 1)), None),
+        (ServerWebOptions(listen_address=("127.0.0.1", 1)), {"localhost", "127.0.0.1", "::1"}),
+        (ServerWebOptions(listen_address=("::1", 1)), {"localhost", "127.0.0.1", "::1"}),
+        (ServerWebOptions(listen_address=("", 1)), None),
         (
-            ServerWebOptions(("127.0.0.1", 1), allowed_host=("Stats.Example.org",)),
+            ServerWebOptions(listen_address=("127.0.0.1", 1), allowed_host=("Stats.Example.org",)),
             {"stats.example.org", "localhost", "127.0.0.1", "::1"},
         ),
         (
-            ServerWebOptions(("::", 1), allowed_host=("[2001:db8::1]",)),
+            ServerWebOptions(listen_address=("::", 1), allowed_host=("[2001:db8::1]",)),
             {"2001:db8::1", "localhost", "127.0.0.1", "::1"},
         ),
     ],

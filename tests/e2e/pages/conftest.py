@@ -52,7 +52,7 @@ def site(tmp_path_factory, portal):
     tokens = example_site.make(path)
     example_site.add_large_job(path)
     _store_scripts(path)
-    web = ServerWebOptions(("127.0.0.1", 0), frame_ancestors=(portal,))
+    web = ServerWebOptions(listen_address=("127.0.0.1", 0), frame_ancestors=(portal,))
     services = build(ServerSettings(DatabaseOptions(f"sqlite:///{path}"), web))
     config = uvicorn.Config(
         app.make(with_example_history(services)), port=0, log_level="warning", access_log=False
