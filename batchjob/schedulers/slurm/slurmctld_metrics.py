@@ -6,7 +6,7 @@ are: a parser of families renames counters without `_total`, and the exporter ha
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.cluster import NativeMetric
@@ -15,8 +15,10 @@ from batchjob.schedulers.slurm.slurmrestd import RestError, RestOptions, Slurmre
 _PATHS = ("jobs", "nodes", "partitions", "scheduler", "jobs-users-accts")
 _PER_USER = "slurm_user_"
 _HELP = re.compile(r"# HELP (\w+) (.*)")
+_LABELS = r'\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\}'
+_NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|Inf|NaN))(?!\S)"
 # Only names of Slurm: no other may stand among our own.
-_SAMPLE = re.compile(r'(slurm_\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)', re.ASCII)
+_SAMPLE = re.compile(rf"(slurm_\w+)(?:{_LABELS})? {_NUMBER}", re.ASCII)
 
 log = logging.getLogger(__name__)
 
@@ -47,20 +49,10 @@ def _parse(text: str, metrics: dict[str, NativeMetric]) -> list[str]:
     for line in text.split("\n"):
         if described := _HELP.match(line):
             helps[described[1]] = described[2]
-        elif line.strip() and not line.startswith("#") and not _add_sample(line, helps, metrics):
+        elif sample := _SAMPLE.match(line):
+            name, labels, value = sample.groups("")
+            metric = metrics.setdefault(name, NativeMetric(name, helps.get(name, ""), {}))
+            metric.samples[labels] = float(value)
+        elif line.strip() and not line.startswith("#"):
             invalid.append(line)
     return invalid
-
-
-def _add_sample(line: str, helps: Mapping[str, str], metrics: dict[str, NativeMetric]) -> bool:
-    match = _SAMPLE.match(line)
-    if match is None:
-        return False
-    name, labels, value = match.groups("")
-    try:
-        number = float(value)
-    except ValueError:
-        return False
-    metric = metrics.setdefault(name, NativeMetric(name, helps.get(name, ""), {}))
-    metric.samples[labels] = number
-    return True
