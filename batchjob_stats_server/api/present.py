@@ -6,7 +6,7 @@ imported here.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchjob.judgements import FAILED_STATES, unused_cpu_seconds
 from batchjob.runtime.formatting import digits, format_duration, share, size, to_printable
@@ -41,7 +41,7 @@ COLUMNS = (
     "derived_exit_code", "derived_exit_signal", "error", "dependencies", "priority",
     "expected_start_time", "as_of_time", "as_of_basis", "cpu_efficiency", "memory_efficiency",
     "usage_gpu_utilization_ratio", "energy_used_joules", "allocated_nodes", "memory_short",
-    "cpu_available_seconds", "resized_gpu_seconds",
+    "cancelled_by", "node_list", "uid", "cpu_available_seconds", "resized_gpu_seconds",
 )  # fmt: skip
 
 
@@ -145,6 +145,15 @@ def gather(sources: "Services | ReportSources", access: Access, user: str | None
         now, running, list(jobs.values()), _alike(waiting, of_partition, now), ended,
         more is not None, dict(_shares(sources, sorted(accounts), now)),
     )  # fmt: skip
+
+
+def use_row(row: Row, use: CurrentUse) -> dict[str, Any]:
+    """A running job and what it uses now, with the keys of the API."""
+    return {
+        "id": row["id"], "cluster": row["cluster"], "jobid": row["jobid"], "cpus": use.cpus,
+        "memory_bytes": use.memory_bytes, "gpu_utilization_ratio": use.gpu_ratio,
+        "sample_time": 1000 * use.sample_time,
+    }  # fmt: skip
 
 
 def _alike(waiting: Sequence[Row], waits: Mapping[tuple[str, str], Row], now: int) -> list[Group]:

@@ -4,7 +4,10 @@ import pytest
 
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import EVERYTHING
+from batchjob_stats_db.queries.job_list import Page, list_jobs
 from batchjob_stats_server.api import present
+from batchjob_stats_server.report.headline import headline
+from batchjob_stats_server.report.model import ReportInput
 from tests.batchjob_stats_server.conftest import NOW
 
 HOUR = 3600
@@ -62,6 +65,16 @@ def test_failures_of_one_name_are_one_group():
     rows = [job(1, 2, id=n, state=JobState.TIMEOUT, time_limit_seconds=60) for n in range(3)]
     (group,) = present_of(ended=rows).failed()
     assert len(group.rows) == 3
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_the_columns_suffice_for_the_words_of_every_state(services, state):
+    """Also of one that ended without a reason; a missing column would fail the page."""
+    with services.reader.connect() as db:
+        (row, *_) = list_jobs(db, EVERYTHING, page=Page(columns=present.COLUMNS)).rows
+    texts = {"error": "no", "reason": "NodeDown", "dependencies": "", "node_list": "n1"}
+    for more in ({}, {"exit_code": 139}, {"exit_signal": 9}, texts, {"as_of_basis": "nodes"}):
+        headline(ReportInput({**row, "state": state, **more}, NOW))
 
 
 def test_text_for_a_terminal(proxy_client):
