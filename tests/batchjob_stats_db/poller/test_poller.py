@@ -58,13 +58,13 @@ def test_all_jobs_are_recorded_and_summed(engine, rows):
 class FailingSource(SimulatedSource):
     def __init__(self):
         super().__init__(100)
-        self.is_working = False
+        self.failure = "sacct: no answer within 60 s"
 
     def read(self, watermark, unfinished):
         batches = super().read(watermark, unfinished)
         yield next(batches)
-        if not self.is_working:
-            raise SchedulerError("sacct: no answer within 60 s")
+        if self.failure:
+            raise SchedulerError(self.failure)
         yield from batches
 
 
@@ -77,9 +77,26 @@ def test_failed_scheduler_query_is_recorded_and_retried(engine, rows):
     assert (
         metric_value(poller, "polls_total", cluster="c1", source="simulated", result="error") == 1
     )
-    source.is_working = True
+    source.failure = ""
     assert run_cycles(poller, 1) == [True]
     assert len(rows(schema.job)) == 100
+
+
+def test_each_kind_of_failure_of_a_source_is_logged_once(engine, caplog):
+    source = FailingSource()
+    poller = build_poller(engine, source)
+    kinds = (
+        "no such file",
+        "no such file",
+        "HTTP 422 after 3 s",
+        "HTTP 422 after 4 s",
+        "no such file",
+    )
+    for kind in kinds:
+        source.failure = kind
+        run_cycles(poller, 1)
+    logged = [text for text in caplog.messages if "no such" in text or "HTTP" in text]
+    assert [text.rpartition(": ")[2] for text in logged] == ["no such file", "HTTP 422 after 3 s"]
 
 
 class UnavailableHistory:
