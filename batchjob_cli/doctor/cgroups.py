@@ -16,6 +16,7 @@ from batchjob_cli.doctor.finding import (
     read_text,
 )
 from batchjob_cli.run import cgroup as run_cgroup
+from batchjob_cli.run import user_scope
 from batchjob_cli.run.limits import CgroupError, RunLimits
 
 
@@ -86,11 +87,13 @@ def _check_runs(_: ExaminedNode) -> Finding:
     try:
         cgroup = run_cgroup.create(str(uuid.uuid4()), _SOME_LIMITS)
     except (CgroupError, OSError) as error:
+        if user_scope.is_possible():
+            return Finding("ok", "with --cpus and --memory, in a scope of your own systemd")
         return Finding(
             "warning",
             f"without a cgroup ({error}): --memory and --io are left out, and --cpus binds to CPUs",
-            "run it as root, or, on a machine with cgroup version 2 and systemd, below "
-            "systemd-run --user --scope -p Delegate=yes",
+            "run it as root, or, with cgroup version 2, after a log-in that starts a systemd "
+            "for you (systemctl --user status)",
         )
     try:
         left_out = cgroup.limit(_SOME_LIMITS, str(Path.cwd()))[1]

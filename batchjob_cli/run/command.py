@@ -24,6 +24,7 @@ from batchjob.runtime.values import (
 )
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
+from batchjob_cli.run import user_scope
 from batchjob_cli.run.defaults import (
     SITE_FILE,
     VARIABLE,
@@ -70,6 +71,8 @@ def run(arguments: list[str]) -> int:
         return remote_runs.start(given, _command_words(given))
     site, remote, log = load_configuration(given.config_file)
     spec = _build_specification(given, site, remote)
+    if any(spec.limits) and spec.cgroup != "never":
+        user_scope.enter(spec.detach)
     set_up_log(log)
     mask = block_signals()
     if spec.detach:

@@ -52,6 +52,13 @@ def run_once(data: Path, *arguments: str, uid: int = 0, **options: Any) -> dict[
     }  # fmt: skip
 
 
+def copy_library() -> None:
+    """Put the packages where every user may read them."""
+    for package in (batchjob, batchjob_cli, collectors, yaml):
+        source = Path(package.__path__[0])
+        shutil.copytree(source, LIBRARY / source.name, ignore=shutil.ignore_patterns("*.so"))
+
+
 def newest_record(data: Path) -> dict[str, Any]:
     """The record of the last run."""
     paths = sorted((data / "runs").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
@@ -96,9 +103,7 @@ def helper_problems() -> Mapping[str, str]:
 def main() -> None:
     """Run all, and report."""
     out = Path(sys.argv[1])
-    for package in (batchjob, batchjob_cli, collectors, yaml):
-        source = Path(package.__path__[0])
-        shutil.copytree(source, LIBRARY / source.name, ignore=shutil.ignore_patterns("*.so"))
+    copy_library()
     subprocess.run(["mkfs.ext4", "-q", "-F", DISK], check=True)
     disk = Path("/run/disk")
     disk.mkdir()

@@ -95,3 +95,40 @@ def test_helper_names_what_the_kernel_lacks(report: Any) -> None:
     """Debian's kernel for User Mode Linux (6.1) has BPF, but does not describe its types."""
     missing = "the kernel does not describe its types (CONFIG_DEBUG_INFO_BTF)"
     assert report["helper"] == {"devices": "", "network": missing, "process-io": missing}
+
+
+@pytest.fixture(scope="module")
+def user_manager(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """As `report`, with systemd: alice has no delegated cgroup, but a systemd of her own."""
+    if why_not := uml.missing():
+        pytest.skip(why_not)
+    folder = tmp_path_factory.mktemp("systemd")
+    return uml.run("tests.e2e.guest_user_manager", folder, has_systemd=True)
+
+
+def test_user_with_own_systemd_has_limits(user_manager: Any) -> None:
+    memory, cpus = user_manager["memory"], user_manager["cpus"]
+    jobid = memory["record"]["jobid"]
+    assert memory["stdout"] == f"0::{ALICE_CGROUP}/batchjob.slice/run-{jobid}\n", memory
+    assert (memory["record"]["state"], memory["status"]) == ("OUT_OF_MEMORY", 137)
+    assert memory["record"]["peak_memory_bytes"] <= 80 * MIB
+    assert (cpus["status"], cpus["record"]["state"]) == (0, "COMPLETED"), cpus
+    assert cpus["seconds"] > 1.5
+    assert [each["left"] for each in (memory, cpus)] == [[], []]
+
+
+def test_scope_changes_nothing_for_the_command(user_manager: Any) -> None:
+    status = user_manager["status"]
+    assert status["status"] == 7
+    folder, *environment = status["stdout"].splitlines()
+    assert folder == "/tmp"
+    assert not [each for each in environment if each.startswith("BATCHJOB_ENTERED")]
+
+
+@pytest.mark.parametrize("name", ["without", "unreachable", "detached"])
+def test_run_without_user_systemd_leaves_limits_out(user_manager: Any, name: str) -> None:
+    """A detached run stays outside as well: her systemd ends when she logs out."""
+    left_out = user_manager[name]
+    assert left_out["status"] == 0, left_out
+    assert "--memory" in left_out["stderr"]
+    assert "batchjob.slice" not in left_out["stdout"]

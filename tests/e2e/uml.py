@@ -8,7 +8,9 @@ it has the same Python and packages. cgroup2 is the only hierarchy, with the con
 memory and pids. There is one CPU, no PSI and no cpuset, and CPU time is counted in ticks of 10 ms.
 Only `folder` is writable, as /run/out; /dev/ubda is an empty disk.
 
-The module is run as `python -m MODULE /run/out` and leaves `report.json` there.
+The module is run as `python -m MODULE /run/out` and leaves `report.json` there. With
+`has_systemd`, this machine's systemd is PID 1 and runs it as a service, beside D-Bus; uid 2001 is a
+user, alice, who has a systemd of her own while `user@2001.service` runs.
 """
 
 import json
@@ -42,6 +44,9 @@ mkdir -m 1777 /run/tmp
 mkdir /run/out
 mount -t hostfs none /run/out -o {out}
 exec >/run/out/log 2>&1
+"""
+
+WITHOUT_SYSTEMD = """\
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 echo '+cpu +io +memory +pids' > /sys/fs/cgroup/cgroup.subtree_control
 mkdir /sys/fs/cgroup/system.slice
@@ -57,15 +62,40 @@ echo o > /proc/sysrq-trigger
 sleep 10
 """
 
+# A password of `*`, since PAM would look for one of `x` in /etc/shadow.
+WITH_SYSTEMD = """\
+(cat /etc/passwd; echo 'alice:*:2001:2001::/run/tmp:/bin/sh') > /run/passwd
+mount --bind /run/passwd /etc/passwd
+mount --bind /run/tmp /tmp
+mkdir -p /run/systemd/system
+cat > /run/systemd/system/guest.service <<'UNIT'
+[Unit]
+Requires=dbus.service
+After=dbus.service
+DefaultDependencies=no
+[Service]
+Type=oneshot
+WorkingDirectory={repository}
+Environment=HOME=/run PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+Environment=PYTHONDONTWRITEBYTECODE=1 LANG=C.UTF-8
+ExecStart={python} -m {module} /run/out
+ExecStopPost=sh -c 'sync; echo o > /proc/sysrq-trigger'
+StandardOutput=append:/run/out/log
+StandardError=append:/run/out/log
+UNIT
+exec /lib/systemd/systemd --system --unit=guest.service --log-target=console --show-status=0
+"""
+
 
 def run(
     module: str, output_directory: Path, memory: str = "1536M", timeout: float = 300.0,
-    disk_bytes: int = DISK_BYTES,
+    disk_bytes: int = DISK_BYTES, has_systemd: bool = False,
 ) -> Any:  # fmt: skip
     """Boot, run the module, power off; its report. AssertionError with the log if there is none."""
     init = output_directory / "init"
+    script = INIT + (WITH_SYSTEMD if has_systemd else WITHOUT_SYSTEMD)
     init.write_text(
-        INIT.format(
+        script.format(
             out=output_directory, repository=REPOSITORY, python=sys.executable, module=module
         )
     )
