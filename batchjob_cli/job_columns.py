@@ -34,8 +34,14 @@ def _run_time(row: Mapping[str, Any]) -> str:
 
 def _state_text(row: Mapping[str, Any]) -> str:
     """The state; a run that was stopped is distinguished from one cancelled before its start."""
+    if row.get("array_states"):
+        return str(row["array_states"]).lower()
     stopped = row.get("state_word") == "stopped"
     return "stopped" if stopped else str(row["state"]).lower()
+
+
+def _array_mark(row: Mapping[str, Any]) -> str:
+    return "[]" if row.get("array_states") else ""
 
 
 def _colour(row: Mapping[str, Any]) -> str:
@@ -79,7 +85,7 @@ DEFAULT_KEYS = (
     "jobid", "name", "submit_line", "user", "state", "state_word", "reason", "start_time",
     "elapsed_seconds", "allocated_cpus", "resized_cpu_seconds", "cpu_efficiency",
     "memory_used_bytes", "exit_code", "exit_code_or_128_more", "tool", "cpu_used_seconds",
-    "cpu_basis", "error", "cluster",
+    "cpu_basis", "error", "cluster", "array_states",
 )  # fmt: skip
 """Keys of the API's rows that `default_columns` shows."""
 
@@ -105,7 +111,7 @@ def default_columns(
         return f"({row['reason']})" if waits else str(at(row))
 
     return (
-        TableColumn("JOB", lambda row: ids.get(row["jobid"], row["jobid"])),
+        TableColumn("JOB", lambda row: ids.get(row["jobid"], row["jobid"]) + _array_mark(row)),
         TableColumn("NAME", _name, elastic=True),
         TableColumn("USER", lambda row: row.get("user") or "-", elastic=True, drop_order=2),
         *(_COLUMNS_OF_SEVERAL_CLUSTERS if len({row.get("cluster") for row in rows}) > 1 else ()),

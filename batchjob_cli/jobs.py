@@ -37,6 +37,9 @@ _FILTERS = {
     "workflow": ("array_jobid", "of this workflow or job array"),
 }
 
+_SAME_OF_TASKS = {"limit", "user", "account", "name_contains", "cluster", "partition"}
+# With these parameters only, an array is one row of the table: other filters select its tasks.
+
 
 def add_filters(add: Any) -> None:
     for name, (_, text) in _FILTERS.items():
@@ -128,6 +131,8 @@ def _query_rows(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         parameters["running"] = "true"
     if given.sort:
         parameters["sort"] = given.sort
+    if given.format == "table" and not given.columns and parameters.keys() <= _SAME_OF_TASKS:
+        parameters["arrays_once"] = "true"
     keys = DEFAULT_KEYS if given.format == "table" and not given.columns else ()
     for page in job_pages(given, parameters, given.limit, keys):
         yield from page

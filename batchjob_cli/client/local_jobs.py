@@ -18,6 +18,7 @@ from batchjob_cli.up.records import open_recorded, record_runs
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.database.engine import DatabaseError, reader_engine
 from batchjob_stats_db.database.revision import require_current, unusable_error
+from batchjob_stats_db.queries.arrays import list_jobs
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
     COLUMN_NAMES,
@@ -25,11 +26,14 @@ from batchjob_stats_db.queries.job_list import (
     Page,
     SortOrder,
     TooManyError,
-    list_jobs,
 )
 from batchjob_stats_server.api.rows import WINDOW_KEYS, columns_of_keys, keys_of, value_getter
 
-_KEYS = (*(key for name in COLUMN_NAMES for key in keys_of(name)), *(key for key, _ in WINDOW_KEYS))
+_KEYS = (
+    *(key for name in COLUMN_NAMES for key in keys_of(name)),
+    *(key for key, _ in WINDOW_KEYS),
+    "array_states",
+)
 _SORTS = {"user" if name == "username" else name: name for name in SORTS}
 
 
@@ -84,12 +88,13 @@ def _read_pages(
 
 def _build_filter(parameters: Parameters) -> Filter:
     given = {name: value for name, value in parameters.items() if name in Filter._fields}
-    running = given.pop("running", None) == "true"
+    running, arrays_once = (given.pop(each, None) == "true" for each in ("running", "arrays_once"))
     return Filter(
         **given,
         states=tuple(parameters.get("state", ())),
         state_words=tuple(parameters.get("state_word", ())),
         running=running,
+        arrays_once=arrays_once,
     )
 
 

@@ -18,7 +18,7 @@ from batchjob_stats_db.queries.filters import (
     index_conditions,
     row_conditions,
 )
-from batchjob_stats_db.queries.job_list import After, JobPage
+from batchjob_stats_db.queries.job_list import After, JobPage, Page, SortOrder
 
 MAX_PAGE_GROUPS = 100  # maximum groups per page
 
@@ -60,6 +60,51 @@ def groups(
         for row in _sum_groups(db, kind, page, visible_here)
     }
     return JobPage([rows[each[:3]] for each in page if each[:3] in rows], more)
+
+
+def list_jobs(
+    db: Connection, access: Access, which: Filter, order: SortOrder = job_list.NEWEST_FIRST,
+    page: Page = job_list.FIRST_PAGE,
+) -> JobPage:  # fmt: skip
+    """See job_list.list_jobs; with `arrays_once`, sums and states stand in the row of an array."""
+    needed = ("cluster", "username", "state", "tool", "array_jobid", "array_index")
+    wanted = page.columns if not which.arrays_once else (*page.columns, *needed)
+    rows, more = job_list.list_jobs(db, access, which, order, page._replace(columns=wanted))
+    if not which.arrays_once:
+        return JobPage(rows, more)
+    tasks = [row for row in rows if row["array_jobid"] and not row["tool"]]
+    here = (_job.cluster.in_({row["cluster"] for row in tasks}), visible(access))
+    found = [(row["cluster"], row["array_jobid"]) for row in tasks]
+    sums = {
+        (row["cluster"], row["jobid"], row["username"]): row
+        for row in (_sum_groups(db, JobGroupKind.ARRAY, found, here) if found else ())
+    }
+    whole = (sums.get((row["cluster"], row["array_jobid"], row["username"])) for row in rows)
+    return JobPage([_array_row(row, each) for row, each in zip(rows, whole, strict=True)], more)
+
+
+def _array_row(row: RowMapping, sums: RowMapping | None) -> Any:
+    """The row of an array instead of that of a task, whose own figures are left out."""
+    if sums is None or row["tool"] or sums["jobs"] == 1:
+        return {**row, "array_states": None}
+    states = [(sums[f"jobs_{state.value.lower()}"], state.value) for state in JobState]
+    same = {name: row[name] for name in _SAME_OF_TASKS if name in row}
+    has_ended = sums["start_time"] is not None and sums["end_time"] is not None
+    of_all = {
+        **sums, "memory_used_bytes": sums["usage_memory_peak_bytes"],
+        "energy_used_joules": sums["usage_energy_joules"],
+        "elapsed_seconds": sums["end_time"] - sums["start_time"] if has_ended else None,
+    }  # fmt: skip
+    return {
+        **dict.fromkeys(row), **{name: of_all[name] for name in row if name in of_all}, **same,
+        "array_states": ", ".join(f"{number} {state}" for number, state in states if number),
+    }  # fmt: skip
+
+
+_SAME_OF_TASKS = (
+    "id", "state", "source", "run", "array_jobid", "qos", "reason", "eligible_time",
+    "requested_nodes", "requested_cpus", "requested_gpus",
+)  # fmt: skip
 
 
 def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any], ...]:
@@ -123,8 +168,8 @@ def _member_condition(kind: JobGroupKind, found: Sequence[Any]) -> ColumnElement
     group_id = _GROUP_ID[kind]
     return (
         (group_id != sa.literal_column("''"))
-        & _job.cluster.in_({each.cluster for each in found})
-        & group_id.in_({each.group_id for each in found})
+        & _job.cluster.in_({each[0] for each in found})
+        & group_id.in_({each[1] for each in found})
     )
 
 

@@ -52,6 +52,7 @@ class Filter(NamedTuple):
     energy_at_most: float | None = None
     started: bool | None = None
     running: bool = False  # or suspended: suspended jobs hold their nodes
+    arrays_once: bool = False  # of an array only the task that stands for it
 
 
 _job, _usage = schema.job.c, schema.job_usage.c
@@ -116,7 +117,33 @@ def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
             conditions.append(column >= minimum)
         if maximum is not None:
             conditions.append(column <= maximum)
+    if which.arrays_once:
+        conditions.append(_STANDS_FOR_ITS_ARRAY)
     return conditions
+
+
+def _is_no_task(job: Any) -> ColumnElement[bool]:
+    """Whether it is no task of an array; workflows of tracked work are not arrays."""
+    return sa.or_(job.array_jobid == sa.literal_column("''"), job.tool != "")
+
+
+def _place_in_array(job: Any) -> ColumnElement[Any]:
+    """Running tasks before waiting ones, these before ended ones; then the latest."""
+    states = (sa.case((job.state.in_(RUNNING_STATES), 2), (job.state == "PENDING", 1), else_=0),)
+    return sa.tuple_(*states, sa.func.coalesce(job.start_time, job.submit_time, 0), job.id)
+
+
+_other = schema.job.alias().c
+_STANDS_FOR_ITS_ARRAY = sa.or_(
+    _is_no_task(_job),
+    ~sa.exists().where(
+        sa.not_(_is_no_task(_other)),
+        _other.cluster == _job.cluster,
+        _other.array_jobid == _job.array_jobid,
+        _other.username == _job.username,
+        _place_in_array(_other) > _place_in_array(_job),
+    ),
+)
 
 
 _CLUSTER_NAMES = sa.select(schema.cluster.c.name)

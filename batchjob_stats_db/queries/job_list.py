@@ -360,7 +360,7 @@ def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool
     own = [access.users[0].user] if alone else []
     is_one_range = len(filtered) <= 1 if access.everything else filtered in ([], own)
     by_end = (which.ended_from, which.ended_before) != (None, None)
-    skips_rows = which.running or by_end or row_conditions(which)
+    skips_rows = which.running or by_end or row_conditions(which._replace(arrays_once=False))
     return order.key == "start_time" and is_one_range and not skips_rows and access.is_small()
 
 

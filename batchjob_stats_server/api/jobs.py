@@ -24,7 +24,6 @@ from batchjob_stats_db.queries.job_list import (
     After,
     Page,
     SortOrder,
-    list_jobs,
     reads_only_its_rows,
 )
 from batchjob_stats_db.queries.jobs import find_jobs, parts_of
@@ -103,8 +102,9 @@ def job_script(
 
 
 JobRow = create_model(
-    "JobRow", __base__=row_model("JobRow", columns()), window_from=(str, ""), window_to=(str, "")
-)
+    "JobRow", __base__=row_model("JobRow", columns()), window_from=(str, ""), window_to=(str, ""),
+    array_states=(str | None, Field(None, description="With arrays_once: its jobs by state.")),
+)  # fmt: skip
 
 
 JobPart = Literal["nodes", "node-usage", "steps", "gpus", "emissions"]
@@ -165,6 +165,10 @@ class JobsQuery(JobGroupParams):
         "because they are pending or were cancelled before. Default: pending jobs, then started "
         "jobs, then the others.",
     )
+    arrays_once: bool = Field(
+        False, description="If true, an array is one row, if its running, waiting or else latest "
+        "task fits; `array_states` has the numbers of its jobs, peak and energy are those of all."
+    )  # fmt: skip
     sort: Sort = Field(
         "-start_time", description="Key to sort by; with a leading `-` in descending order."
     )
@@ -199,7 +203,7 @@ async def jobs(
         names = ("username", *columns_of_keys(keys, COLUMN_NAMES))  # users for the audit log
         page = Page(limit, after, names)
         with caller.services.reader.connect() as db:
-            rows, more = list_jobs(db, caller.access, job_filter, order, page)
+            rows, more = arrays.list_jobs(db, caller.access, job_filter, order, page)
         log_jobs_seen(caller.principal, "jobs", rows)
         return answer(rows, keys, params.format, WINDOW_KEYS), more
 

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from batchjob.judgements import FAILED_STATES, thresholds
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.days import day_of
-from batchjob_stats_db.queries import stats
+from batchjob_stats_db.queries import arrays, stats
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
     Page,
@@ -76,6 +76,11 @@ _FILTERS: Mapping[str, tuple[str, str]] = {
 _TIME_FIELDS = ("started_from", "started_before")
 _COLUMNS_COOKIE = "batchjob_columns"
 _COOKIE_AGE_SECONDS = 365 * 86400
+_SAME_OF_TASKS = {
+    "user", "account", "cluster", "partition", "qos", "name", "name_contains", "limit", "exact"
+}  # fmt: skip
+"""With these parameters only, an array is one row of the list: other filters select its tasks."""
+
 ColumnName = Annotated[str, Field(pattern=f"^({'|'.join(COLUMN_TITLES)})$")]
 
 
@@ -125,6 +130,8 @@ def embedded_jobs(page: RequestPage, _query: Annotated[QueryParams, Query()]) ->
 
 
 async def _list_response(page: PageRenderer, form: JobsForm, *, is_own: bool) -> Response:
+    if form.model_dump(exclude_defaults=True).keys() <= _SAME_OF_TASKS:
+        form = form.model_copy(update={"arrays_once": True})
     costly = not reads_only_its_rows(page.access, form.filter(), form.order())
     costly |= form.exact
     return await run_in_thread(page, partial(_render_list, page, form, is_own), costly=costly)
@@ -136,8 +143,10 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
     services, columns = page.services, _chosen_columns(page.request)
     with services.reader.connect() as db:
         sections = _query_sections(db, page, form)
+        whole = Filter(cluster=form.cluster, array_jobid=form.array_jobid, arrays_once=True)
+        found = arrays.list_jobs(db, page.access, whole) if form.array_jobid else None
         rows = [row for section in sections for row in section["rows"]]
-        drawn = rows if "cpu_line" in columns else ()
+        drawn = [row for row in rows if "cpu_line" in columns and not row.get("array_states")]
         sparklines = page.environment.sparklines.get(services, db, page.access, drawn)
         gpus = gpu_utilizations(db, [row["id"] for row in rows if row["gpus_held"]])
         clusters = stats.cluster_names(db)
@@ -145,7 +154,7 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
     several_users = not is_own and len({row["username"] for row in rows}) != 1
     context = TableContext(page.now, gpus, sparklines)
     return page.render(
-        "jobs.html", is_own=is_own, form=form, clusters=clusters,
+        "jobs.html", is_own=is_own, form=form, clusters=clusters, arrays=found.rows if found else (),
         sections=[_with_table(each, context, columns, several_users, len(clusters) > 1)
                   for each in sections],
         columns=columns, titles=COLUMN_TITLES, presets=_presets(page),
@@ -232,11 +241,14 @@ def _section(
         after = form.after(float)
         limit = form.limit if after else min(form.limit, _MAX_LIVE_ROWS)
     columns = LISTED_WAITING_COLUMNS if key == "waiting" else LISTED_COLUMNS
-    rows, more = list_jobs(db, page.access, job_filter, order, Page(limit, after, columns))
+    rows, more = arrays.list_jobs(db, page.access, job_filter, order, Page(limit, after, columns))
+    if form.arrays_once:
+        selected = {**selected, "arrays_once": "true"}
     next_page = page.address(**selected, cursor=form.cursor_after(more)) if more else None
     count, is_all = template_filters.number(len(rows)), True
     if more and not after:
-        number, is_all = count_jobs(db, page.access, job_filter, exactly=form.exact)
+        jobs = job_filter._replace(arrays_once=False)
+        number, is_all = count_jobs(db, page.access, jobs, exactly=form.exact)
         count += f" of {'' if is_all else 'more than '}{template_filters.number(number)}"
     return {
         "key": key, "title": title, "rows": rows, "next_page": next_page,
@@ -294,7 +306,7 @@ def _csv_address(page: PageRenderer, is_own: bool) -> str:
     kept = [
         (name, value)
         for name, value in parameters
-        if name not in ("cursor", "limit", "columns", "sort", "exact")
+        if name not in ("cursor", "limit", "columns", "sort", "exact", "arrays_once")
     ]
     user = [("user", page.principal.user)] if is_own else []
     return f"{PREFIX}/jobs?{urlencode([*kept, *user, ('all', 'true'), ('format', 'csv')])}"

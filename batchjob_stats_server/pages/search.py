@@ -41,6 +41,9 @@ def search(page: RequestPage, form: Annotated[SearchForm, Query()]) -> Response:
     with page.services.reader.connect() as db:
         hits, jobs, note = _search(db, page.access, text, page.now) if text else ([], [], "")
     ids = {(row["cluster"], row["jobid"]) for row in jobs}
+    arrays = {None if row["tool"] else (row["cluster"], row["array_jobid"]) for row in jobs}
+    if not hits and len(ids) > 1 and arrays == {(jobs[0]["cluster"], text)}:
+        return _redirect(links.path("jobs", array_jobid=text, cluster=jobs[0]["cluster"]))
     if not hits and len(ids) == 1:
         row = jobs[0]
         return _redirect(links.path("jobs", row["jobid"], cluster=row["cluster"]))
@@ -68,7 +71,8 @@ def _search(
         jobs = find_jobs(db, access, text)
     except AmbiguousIdError as error:
         jobs, note = [], f"{error}: enter more characters"
-    jobs = jobs or members_of(db, access, text)
+    if not jobs or jobs[0]["array_jobid"] == text:  # the id of an array, also if a task has it
+        jobs = members_of(db, access, text) or jobs
     hits = [
         (kind, text, links.path("jobs", **{kind: text}))
         for kind, job_filter in (("user", Filter(user=text)), ("account", Filter(account=text)))

@@ -82,7 +82,10 @@ def state_badge(state: str) -> Markup:
 
 
 def job_state(row: Row) -> Markup:
-    """A job's state, with the reason why its clock stands still."""
+    """A job's state, with the reason why its clock stands still; those of an array's tasks."""
+    if row.get("array_states"):
+        states = (each.split(" ") for each in row["array_states"].split(", "))
+        return Markup(" ").join(trusted_html(f"{n} {state_badge(name)}") for n, name in states)
     badge, note = state_badge(row["state"]), explain.as_of(row)
     return badge + trusted_html(f" <small>{note}</small>") if note else badge
 
@@ -123,7 +126,9 @@ def _gpu_cell(level: str, index: int) -> str:
 
 
 def jobid(row: Row) -> Markup:
-    """The id as shown: `ARRAY_INDEX`, `HETJOB+OFFSET`, or the beginning of a UUID."""
+    """The id as shown: `ARRAY_INDEX`, `ARRAY[]`, `HETJOB+OFFSET`, or the beginning of a UUID."""
+    if row.get("array_states"):
+        return escape(f"{row['array_jobid']}[]")
     if row["array_jobid"] and row["array_index"] is not None:
         return trusted_html(f"{escape_id(row['array_jobid'])}_{row['array_index']}")
     if row["het_jobid"] and row["het_offset"] is not None:
@@ -135,8 +140,11 @@ def jobid(row: Row) -> Markup:
 
 
 def job_link(row: Row) -> Markup:
+    address = links.job_path(row)
+    if row.get("array_states"):
+        address = links.path("jobs", array_jobid=row["array_jobid"], cluster=row["cluster"])
     # The rest of the address is percent-encoded.
-    return trusted_html(f'<a href="{links.job_path(row).replace("&", "&amp;")}">{jobid(row)}</a>')
+    return trusted_html(f'<a href="{address.replace("&", "&amp;")}">{jobid(row)}</a>')
 
 
 @functools.lru_cache(4096)

@@ -74,6 +74,9 @@ COLUMN_TITLES: Mapping[str, str] = {
 }  # fmt: skip
 """The columns from which users choose, as named there; the others are shown where they say more."""
 
+_OF_TASKS = {"Nodes", "CPUs", "GPUs", "Time used", "Memory", "CPU over time", "GPU", "SMs", "Exit"}
+_EACH_TASK = absent("each task of the array has its own")
+
 DEFAULT_COLUMNS = COLUMN_TITLES.keys() - {"qos", "submitted", "ended", "peak", "exit"}
 
 
@@ -108,21 +111,23 @@ def body(rows: Sequence[Row], table_columns: Sequence[ListColumn], context: Tabl
     for end, column in zip(closing_tags, table_columns, strict=False):
         style = f' class="{column.style}"' if column.style else ""
         label = column.label or column.title
-        cells.append((f'{end}<td role="cell"{style} data-label="{label}">', column.render_cell))
+        cells.append((f'{end}<td role="cell"{style} data-label="{label}">', column))
     pieces: list[str] = []
     for row in rows:
         pieces.append(_row_start(row))
-        pieces += [
-            piece
-            for opening, render_cell in cells
-            for piece in (opening, render_cell(row, context))
-        ]
+        is_array = bool(row.get("array_states"))
+        for opening, column in cells:
+            of_each_task = is_array and column.title in _OF_TASKS
+            pieces += (opening, _EACH_TASK if of_each_task else column.render_cell(row, context))
         pieces.append("</td></tr>\n")
     return template_filters.trusted_html("".join(pieces))
 
 
 def _row_start(row: Row) -> str:
     run, jobid = escape(links.reference(row)), escape_id(row["jobid"])
+    if row.get("array_states"):  # only its tasks can be compared
+        empty = '<tr role="row"><td role="cell" class="tick"></td><th role="rowheader" scope="row">'
+        return f"{empty}{fragments.job_link(row)}"
     return (
         '<tr role="row"><td role="cell" class="tick"><input type="checkbox" name="job" '
         f'value="{run}" aria-label="Compare job {jobid}"></td>'

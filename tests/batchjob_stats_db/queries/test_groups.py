@@ -6,9 +6,9 @@ from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
 from batchjob_stats_db.queries import job_list
-from batchjob_stats_db.queries.arrays import JobGroupKind, groups
+from batchjob_stats_db.queries.arrays import JobGroupKind, groups, list_jobs
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.job_list import TooManyError
+from batchjob_stats_db.queries.job_list import Page, TooManyError
 
 
 @pytest.fixture
@@ -93,3 +93,33 @@ def test_query_reading_too_many_jobs_is_refused(db, monkeypatch):
     monkeypatch.setattr(job_list, "MOST_READ", 5)
     with pytest.raises(TooManyError):
         groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
+
+
+def test_list_has_each_array_once_with_its_states(db, now):
+    page = list_jobs(db, EVERYTHING, Filter(arrays_once=True))
+    shown = {row["jobid"]: row["array_states"] for row in page.rows}
+    assert shown == {
+        "3": "1 RUNNING, 2 FAILED", "4": "4 FAILED", "5": "5 FAILED",
+        "90": None, "91": None, "1": None,
+    }  # fmt: skip
+    running, ended = (row for row in page.rows if row["jobid"] in ("3", "4"))
+    assert (running["state"], running["elapsed_seconds"]) == ("RUNNING", None)
+    assert (ended["start_time"], ended["elapsed_seconds"]) == (now - 4003, 3996)
+    assert ended["cpu_efficiency"] == pytest.approx(200 / (100 * 4))
+    assert ended["user_cpu_seconds"] is None  # a task's figure is none of the array
+
+
+def test_array_is_in_the_list_of_its_most_alive_tasks_only(db):
+    ended = Filter(states=("FAILED", "COMPLETED"), arrays_once=True)
+    shown = [row["jobid"] for row in list_jobs(db, EVERYTHING, ended).rows]
+    assert sorted(shown) == ["1", "4", "5", "90", "91"]
+    running = Filter(running=True, arrays_once=True)
+    assert [row["jobid"] for row in list_jobs(db, EVERYTHING, running).rows] == ["3"]
+
+
+def test_list_of_arrays_in_pages_lacks_none(db):
+    found, after = [], None
+    while not found or after:
+        rows, after = list_jobs(db, EVERYTHING, Filter(arrays_once=True), page=Page(2, after))
+        found += [row["jobid"] for row in rows]
+    assert sorted(found) == ["1", "3", "4", "5", "90", "91"]

@@ -214,3 +214,51 @@ def test_list_tells_how_many_jobs_there_are(page, database_url, now):
     store.write(Batch(many, (), "", 0), "s")
     assert counts(page("root", "/jobs"))["Ended"] == "50 of more than 1 000 Count all"
     assert counts(page("root", "/jobs", exact="true"))["Ended"] == "50 of 1 007"
+
+
+@pytest.fixture
+def array_of_three(database_url, now):
+    """Array 60 of alice: a task runs, one has failed, one waits."""
+    fields = (
+        {"state": JobState.RUNNING, "end_time": None, "start_time": now - 50},
+        {"state": JobState.FAILED, "start_time": now - 900, "end_time": now - 100},
+        {"state": JobState.PENDING, "start_time": None, "end_time": None, "elapsed_seconds": None},
+    )
+    tasks = [
+        job_record(f"{60 + index}", array_jobid="60", array_index=index, **each)
+        for index, each in enumerate(fields)
+    ]
+    store = Store(writer_engine(parse_url(database_url)), "c1", UsagePolicy(), clock=lambda: now)
+    store.write(Batch(tasks, (), "", 0), "s")
+
+
+def rows_by_id(document):
+    rows = document.findall(".//section[@class='jobs']//tbody/tr")
+    return {element_text(row.find("th")): row for row in rows}
+
+
+def test_array_is_one_row_that_links_to_a_page_of_its_tasks(page, array_of_three):
+    rows = rows_by_id(page("root", "/jobs"))
+    assert not rows.keys() & {"60_0", "60_1", "60_2"}
+    row = rows["60[]"]
+    assert element_text(row.find("td[@data-label='State']")) == "1 pending 1 running 1 failed"
+    assert "each task" in element_text(row.find("td[@data-label='CPUs']"))
+    assert row.find(".//input") is None  # only tasks can be compared
+    address = row.find("th/a").get("href")
+    assert address == "/jobs?array_jobid=60&cluster=c1"
+    tasks = page("root", "/jobs", array_jobid="60", cluster="c1")
+    assert rows_by_id(tasks).keys() == {"60_0", "60_1", "60_2"}
+    assert "Array 60 of alice on c1: 1 pending 1 running 1 failed" in element_text(
+        tasks.find(".//main")
+    )
+
+
+def test_tasks_are_rows_where_a_filter_is_for_tasks(page, array_of_three):
+    assert "60_1" in rows_by_id(page("root", "/jobs", state="FAILED"))
+    assert "60_2" in rows_by_id(page("root", "/jobs", state="PENDING"))
+    assert "60_0" in rows_by_id(page("root", "/jobs", running="true"))
+
+
+def test_id_of_an_array_finds_its_page(proxy_client, array_of_three):
+    answer = proxy_client("root").get("/search", params={"q": "60"}, follow_redirects=False)
+    assert answer.headers["location"] == "/jobs?array_jobid=60&cluster=c1"
