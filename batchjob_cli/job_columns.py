@@ -115,7 +115,7 @@ def default_columns(
         TableColumn("NAME", _name, elastic=True),
         TableColumn("USER", lambda row: row.get("user") or "-", elastic=True, drop_order=2),
         *(_COLUMNS_OF_SEVERAL_CLUSTERS if len({row.get("cluster") for row in rows}) > 1 else ()),
-        TableColumn("STATE", _state_text, colour=_colour),
+        TableColumn("STATE", _state_text, colour=_colour, elastic=True),
         TableColumn("STARTED", started, drop_order=4),
         TableColumn("TIME", _run_time, right=True),
         TableColumn("CPUS", _cpus, right=True, drop_order=3),
@@ -143,7 +143,7 @@ def columns_named(
 
 def _column(name: str, zone: tzinfo | None) -> TableColumn:
     if name == "state":
-        return TableColumn("STATE", _state_text, colour=_colour)
+        return TableColumn("STATE", _state_text, colour=_colour, elastic=True)
     title = name.removeprefix("usage_")
     for ending, format_value in _FORMATTERS.items():
         if title.endswith(ending):
@@ -153,8 +153,8 @@ def _column(name: str, zone: tzinfo | None) -> TableColumn:
             )
     if title.endswith("_time"):
         words = cell(name, lambda at: format_time(at / 1000, zone))
-        return TableColumn(title.replace("_", " ").upper(), words)
-    return TableColumn(title.replace("_", " ").upper(), cell(name, _format_value))
+        return TableColumn(title.replace("_", " ").upper(), words, elastic=True)
+    return TableColumn(title.replace("_", " ").upper(), cell(name, _format_value), elastic=True)
 
 
 def _format_value(value: Any) -> str:

@@ -7,7 +7,7 @@ from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.client.connect import command_parser, reachable_server
 from batchjob_cli.client.problems import NotFoundError, UnreachableError
-from batchjob_cli.client.table import add_zone, print_text
+from batchjob_cli.client.table import add_zone, fold, print_text, terminal_width
 from batchjob_cli.job import find_jobid, query_report
 
 _SECONDS_BETWEEN_LOOKS = 3.0
@@ -40,7 +40,8 @@ def run(arguments: list[str]) -> int:
         raise SettingsError("JOB: expected an id")
     _wait_for_final_figures(given)
     given.format = "seff"
-    print_text(query_report(given, reachable_server(given), find_jobid(given)).rstrip("\n"))
+    report = query_report(given, reachable_server(given), find_jobid(given)).rstrip("\n")
+    print_text(fold(report, terminal_width()))
     return 0
 
 

@@ -9,7 +9,7 @@ from batchjob.judgements import FAILED_STATES
 from batchjob.runtime.formatting import energy, format_duration, share, size
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client.connect import command_parser, job_pages
-from batchjob_cli.client.table import TableColumn, cell, format_table, print_text
+from batchjob_cli.client.table import TableColumn, cell, format_table, print_text, terminal_width
 from batchjob_cli.jobs import add_filters, filter_parameters, print_csv, print_json
 
 _KEYS = ("name", "tool", "account", "user", "partition", "state", "cluster")
@@ -43,6 +43,7 @@ def _add(sums: dict[str, Any], row: Mapping[str, Any]) -> None:
     sums["ended"] += row["end_time"] is not None
     sums["succeeded"] += state is JobState.COMPLETED
     sums["failed"] += state in FAILED_STATES
+    sums["cancelled"] += state is JobState.CANCELLED
     sums["peak"] = max(sums["peak"], row["memory_used_bytes"] or 0)
     # Accounting's energy is that of whole nodes, and would count once for each of their jobs.
     joules = row["energy_used_joules"] if row["energy_basis"] == "measured" else None
@@ -61,7 +62,8 @@ def _total(key: str, sums: dict[str, Any], *, overall: bool) -> dict[str, Any]:
 
     return {
         "key": key, "jobs": sums["jobs"], "ended": sums["ended"], "succeeded": sums["succeeded"],
-        "failed": sums["failed"], "success_ratio": ratio("succeeded", "ended"),
+        "failed": sums["failed"], "cancelled": sums["cancelled"],
+        "success_ratio": ratio("succeeded", "ended"),
         "elapsed_seconds": float(sums["time"]),
         "mean_elapsed_seconds": ratio("time", "jobs_with_time"),
         "cpu_seconds": float(sums["cpu_time"]),
@@ -93,7 +95,9 @@ def run(arguments: list[str]) -> int:
     rows = (row for page in job_pages(given, parameters, _MAX_JOBS) for row in page)
     results = totals(rows, given.by)
     if given.format == "table":
-        print_text(format_table(_columns(given.by), results) if results else "No job matches.")
+        columns = _columns(given.by)
+        text = format_table(columns, results, terminal_width()) if results else "No job matches."
+        print_text(text)
     else:
         {"json": print_json, "csv": print_csv}[given.format](results)
     return 0
@@ -101,15 +105,20 @@ def run(arguments: list[str]) -> int:
 
 def _columns(by: str) -> tuple[TableColumn, ...]:
     return (
-        TableColumn(by.upper(), lambda row: "all" if row["overall"] else row["key"] or "-"),
+        TableColumn(
+            by.upper(), lambda row: "all" if row["overall"] else row["key"] or "-", elastic=True
+        ),
         TableColumn("JOBS", cell("jobs", str), right=True),
-        TableColumn("ENDED", cell("ended", str), right=True),
+        TableColumn("ENDED", cell("ended", str), right=True, drop_order=4),
         TableColumn("FAILED", cell("failed", str), right=True),
-        TableColumn("SUCCEEDED", cell("success_ratio", share), right=True),
-        TableColumn("TIME", cell("elapsed_seconds", format_duration), right=True),
-        TableColumn("MEAN", cell("mean_elapsed_seconds", format_duration), right=True),
-        TableColumn("CPU TIME", cell("cpu_seconds", format_duration), right=True),
-        TableColumn("MEAN", cell("mean_cpu_seconds", format_duration), right=True),
-        TableColumn("PEAK MEMORY", cell("peak_memory_bytes", size), right=True),
-        TableColumn("ENERGY", cell("energy_joules", energy), right=True),
+        TableColumn("CANCELLED", cell("cancelled", str), right=True, drop_order=3),
+        TableColumn("SUCCEEDED", cell("success_ratio", share), right=True, drop_order=2),
+        TableColumn("TIME", cell("elapsed_seconds", format_duration), right=True, drop_order=3),
+        TableColumn(
+            "MEAN", cell("mean_elapsed_seconds", format_duration), right=True, drop_order=5
+        ),
+        TableColumn("CPU TIME", cell("cpu_seconds", format_duration), right=True, drop_order=1),
+        TableColumn("MEAN", cell("mean_cpu_seconds", format_duration), right=True, drop_order=5),
+        TableColumn("PEAK MEMORY", cell("peak_memory_bytes", size), right=True, drop_order=2),
+        TableColumn("ENERGY", cell("energy_joules", energy), right=True, drop_order=3),
     )

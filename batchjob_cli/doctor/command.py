@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from batchjob.runtime.formatting import replace_non_utf8
 from batchjob.runtime.settings import Parser
+from batchjob_cli.client.table import terminal_width
 from batchjob_cli.doctor import cgroups, gpus, permissions, power, schedulers
 from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, run_checks
 from batchjob_exporter.options import parse_settings
@@ -100,7 +101,7 @@ def _result_lines(name: str, finding: Finding, width: int) -> Iterator[str]:
 def _wrap(text: str, head: str) -> list[str]:
     return textwrap.wrap(
         text,
-        _WIDTH,
+        min(_WIDTH, terminal_width() or _WIDTH),
         initial_indent=head,
         subsequent_indent=" " * len(head),
         break_long_words=False,  # commands and paths must stay intact for copying

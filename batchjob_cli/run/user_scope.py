@@ -25,17 +25,17 @@ def enter(detach: bool) -> None:
     """
     entered = os.environ.pop(_ENTERED, None)
     stays = not detach or (_LINGER / getpass.getuser()).exists()
-    if stays and not entered and creation_error() and is_possible():
+    if stays and not entered and is_possible():
         os.environ[_ENTERED] = "1"
-        os.execvp(_SCOPE[0], (*_SCOPE, sys.executable, *sys.orig_argv[1:]))
+        os.execvp(_SCOPE[0], (*_SCOPE, sys.executable, *sys.orig_argv[1:]))  # noqa: S606 (this program, no shell)
 
 
 def is_possible() -> bool:
     """Tried with a scope of `true`: a systemd-run that fails would execute nothing."""
-    if os.geteuid() == 0 or not _UNIFIED.exists():
+    if os.geteuid() == 0 or not _UNIFIED.exists() or not creation_error():
         return False
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.run(
+        subprocess.run(  # noqa: S603 (fixed command)
             (*_SCOPE, "true"), stdin=subprocess.DEVNULL, capture_output=True,
             timeout=_ANSWER_SECONDS, check=True,
         )  # fmt: skip

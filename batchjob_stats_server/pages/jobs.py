@@ -154,7 +154,8 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
     several_users = not is_own and len({row["username"] for row in rows}) != 1
     context = TableContext(page.now, gpus, sparklines)
     return page.render(
-        "jobs.html", is_own=is_own, form=form, clusters=clusters, arrays=found.rows if found else (),
+        "jobs.html", is_own=is_own, form=form, clusters=clusters,
+        arrays=found.rows if found else (),
         sections=[_with_table(each, context, columns, several_users, len(clusters) > 1)
                   for each in sections],
         columns=columns, titles=COLUMN_TITLES, presets=_presets(page),

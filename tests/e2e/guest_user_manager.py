@@ -28,13 +28,11 @@ def main() -> None:
         """`batchjob run` as alice, in a session of the system's, as after a log-in."""
         return run_once(data, *arguments, uid=ALICE, env={**os.environ, **environment}, cwd="/tmp")
 
-    hold = f"{PYTHON} -c 'x = bytearray(200 << 20)'"
-    report = {
-        "without": run("--memory", "80M", "--", "sh", "-c", "cat /proc/self/cgroup", **RUNTIME)
-    }
+    cat, hold = "cat /proc/self/cgroup", f"{PYTHON} -c 'x = bytearray(200 << 20)'"
+    report = {"without": run("--memory", "80M", "--", "sh", "-c", cat, **RUNTIME)}
     subprocess.run(["systemctl", "start", f"user@{ALICE}.service"], check=True)
     report |= {
-        "memory": run("--memory", "80M", "--", "sh", "-c", f"cat /proc/self/cgroup; {hold}", **RUNTIME),
+        "memory": run("--memory", "80M", "--", "sh", "-c", f"{cat}; {hold}", **RUNTIME),
         "cpus": run("--strict", "--cpus", "0.3", "--", "sh", "-c", BURN.format(0.6), **RUNTIME),
         "status": run("--memory", "80M", "--", "sh", "-c", "pwd; env; cat; exit 7", **RUNTIME),
         "detached": run("--detach", "--memory", "1G", "--", "true", **RUNTIME),

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import termios
 
+import pytest
+
 from batchjob_cli import job, jobs
 from tests.batchjob_cli.client.local_runs import command_output
 
@@ -36,6 +38,24 @@ def test_table_fits_terminal_width(data):
         assert max(map(len, lines)) <= columns
         assert lines[0].split()[:2] == ["JOB", "NAME"]
         assert "STATE" in lines[0]
+
+
+TABLES_AND_REPORTS = (
+    ["jobs", "-o", "jobid,name,user,state,start_time,elapsed_seconds"],
+    ["stats"], ["stats", "--by", "user"], ["job", "plot\x1b[2J"], ["seff", "plot\x1b[2J"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", TABLES_AND_REPORTS, ids=" ".join)
+def test_tables_and_reports_fit_into_60_columns(data, arguments):
+    shown = terminal_output([*arguments, "--data", data], 60, NO_COLOR="1")
+    assert max(map(len, shown.splitlines())) <= 60, shown
+
+
+def test_findings_of_doctor_are_wrapped_at_the_terminals_width(data):
+    lines = terminal_output(["doctor"], 60).splitlines()
+    wide = [line[32:].removeprefix("-> ").strip() for line in lines if len(line) > 60]
+    assert [text for text in wide if " " in text] == []  # commands and paths stay whole
 
 
 def test_ids_are_short_on_terminal_and_accepted_by_other_commands(data, capsys):
