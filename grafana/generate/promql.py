@@ -32,19 +32,19 @@ def series(metric: Metric, selector: str) -> str:
 
 
 def rate_of_jobs(metric: Metric, selector: str) -> str:
-    """The increase per second of a counter of jobs, over five minutes, for sums over jobs.
+    """The increase per second of a counter of jobs, over two minutes, for sums over jobs.
 
     It has the first value of each series, which rate() leaves out: see prometheus/rules/jobs.yml.
     """
     counter, start = series(metric, selector), series(START_TIME, selector)
-    last = f"last_over_time({counter}[5m])"
-    is_young = f"last_over_time({start}[5m]) > time() - 900"
+    last = f"last_over_time({counter}[2m])"
+    is_young = f"last_over_time({start}[2m]) > time() - 900"
     before = (
-        f"last_over_time({counter}[5m] offset 5m) <= {last}"
+        f"last_over_time({counter}[2m] offset 2m) <= {last}"
         f" or 0 * {last} and on (cluster, instance, manager, jobid, user) ({is_young})"
-        f" or min_over_time({counter}[5m])"
+        f" or min_over_time({counter}[2m])"
     )
-    return f"({last} - ({before}) >= 0) / 300"
+    return f"({last} - ({before}) >= 0) / 120"
 
 
 def unit(metric: Metric) -> str:

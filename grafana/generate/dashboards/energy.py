@@ -42,7 +42,7 @@ DASHBOARD = Dashboard(
             "Jobs' power by user",
             (Promql(f"topk(10, sum by (user) ({rate_of_jobs(ENERGY_JOULES, C)}))", "{{user}}"),),
             "watt",
-            "The ten users whose jobs used the most power in the last five minutes; only users "
+            "The ten users whose jobs used the most power in the last two minutes; only users "
             "you may see.",
             stacked=True,
         ),
