@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from sqlalchemy.engine import Engine, RowMapping
@@ -43,12 +44,24 @@ def present_text(data: Path) -> str:
     """The runs of this machine at present, as a server tells them; raises SettingsError."""
     with open_database(data) as engine:
         sources = _open_sources(engine, data)
-        found = present.gather(sources, EVERYTHING, None)
-        with sources.stores.acquire() as store:
-            interval = sources.settings.tsdb.scrape_interval
-            use = current_use(store, found.to_measure, interval, found.now)
+        found = _gather_present(sources)
         changes = present.find_changes(sources, EVERYTHING, found.ended)
-    return document_as_text(present.document(found._replace(use=use, changes=changes)))
+    return document_as_text(present.document(found._replace(changes=changes)))
+
+
+def current_uses(data: Path) -> list[dict[str, Any]]:
+    """What the running jobs use now, with the keys of the API; raises SettingsError."""
+    with open_database(data) as engine:
+        found = _gather_present(_open_sources(engine, data))
+    return [present.use_row(row, use) for row in found.running if (use := found.use.get(row["id"]))]
+
+
+def _gather_present(sources: ReportSources) -> present.Present:
+    found = present.gather(sources, EVERYTHING, None)
+    with sources.stores.acquire() as store:
+        interval = sources.settings.tsdb.scrape_interval
+        use = current_use(store, found.to_measure, interval, found.now)
+    return found._replace(use=use)
 
 
 def _jobstats_summary(engine: Engine, run: RowMapping) -> str:

@@ -50,13 +50,10 @@ async def current_uses(
     found = await gather(caller, params.user)
     log_jobs_seen(caller.principal, "current use", found.running)
     return [
-        CurrentUseRow(
-            id=row["id"], cluster=row["cluster"], jobid=row["jobid"], cpus=use.cpus,
-            memory_bytes=use.memory_bytes, gpu_utilization_ratio=use.gpu_ratio,
-            sample_time=1000 * use.sample_time,
-        )
-        for row in found.running if (use := found.use.get(row["id"]))
-    ]  # fmt: skip
+        CurrentUseRow(**present.use_row(row, use))
+        for row in found.running
+        if (use := found.use.get(row["id"]))
+    ]
 
 
 @router.get("/now", response_class=PlainTextResponse)

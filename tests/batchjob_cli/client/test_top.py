@@ -6,7 +6,7 @@ import time
 import uuid
 
 import pytest
-from textual.widgets import DataTable
+from textual.widgets import DataTable, Static
 
 from batchjob.local_runs import record
 from batchjob.runtime.settings import SettingsError
@@ -72,7 +72,7 @@ def test_running_pending_and_new_jobs_are_shown(data, tmp_path):
             assert "by cpu efficiency" in app.sub_title
             await pilot.press("e")
             await pilot.press("s", "s", "s")
-            await wait_for_names(app, pilot, ["later", "newer", "busy", "done"])
+            await wait_for_names(app, pilot, ["newer", "busy", "later", "done"])
 
     asyncio.run(look())
 
@@ -92,16 +92,34 @@ def test_cursor_stays_when_jobs_are_updated(data):
     asyncio.run(look())
 
 
-def test_narrow_terminal_shows_efficiency_columns(data):
+def test_narrow_terminal_shows_what_is_used_now(data):
     async def look():
         app = top.JobsTop(top_arguments(data))
-        async with app.run_test(size=(80, 24)) as pilot:
+        async with app.run_test(size=(60, 24)) as pilot:
             await wait_for_names(app, pilot, ["busy", "later"])
             table = app.query_one(DataTable)
             titles = [str(column.label) for column in table.ordered_columns]
-            assert {"CPU EFF.", "PEAK MEMORY"} < set(titles)
+            assert {"CPUS NOW", "MEMORY NOW"} < set(titles)
             assert "STARTED" not in titles
-            assert table.virtual_size.width <= 80
+            assert table.virtual_size.width <= 60
+            assert table.fixed_rows == 1  # the running job stays when the others scroll
+
+    asyncio.run(look())
+
+
+def test_enter_opens_the_report_of_a_job(data):
+    async def look():
+        app = top.JobsTop(top_arguments(data))
+        async with app.run_test(size=(100, 24)) as pilot:
+            await wait_for_names(app, pilot, ["busy", "later"])
+            await pilot.press("down", "enter")
+            for _ in range(int(scaled(400))):
+                await pilot.pause(0.05)
+                if isinstance(app.screen, top.JobReport):
+                    break
+            assert "later" in str(app.screen.query_one(Static).render())
+            await pilot.press("escape")
+            await wait_for_names(app, pilot, ["busy", "later"])
 
     asyncio.run(look())
 
