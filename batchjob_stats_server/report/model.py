@@ -46,6 +46,10 @@ class JobSummary:
     resized_cpu_seconds: float | None  # if its allocation changed: `cpus` are those at last
     memory_bytes: int | None
     gpus: int | None
+    requested_nodes: int | None
+    requested_cpus: int | None
+    requested_memory_bytes: int | None
+    requested_gpus: int | None
     submit_line: str
     work_dir: str
     allocated_resources: str  # as named by the scheduler

@@ -92,7 +92,7 @@ def _job_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
         ("Array", _array(job)),
         ("State", _state(job)),
         ("Partition", job.partition),
-        ("Allocated", _allocation(job)),
+        ("Requested" if job.start_time is None else "Allocated", _allocation(job)),
         ("Time limit", job.time_limit_seconds and format_duration(job.time_limit_seconds)),
         ("Resources", job.allocated_resources),
         *(
@@ -140,11 +140,15 @@ def _state(job: JobSummary) -> str:
 
 
 def _allocation(job: JobSummary) -> str:
-    counts = ((job.nodes, "node"), (job.cpus, "CPU"), (job.gpus, "GPU"))
+    kind = "requested_" if job.start_time is None else ""
+    nodes, cpus, gpus, memory = (
+        getattr(job, f"{kind}{what}") for what in ("nodes", "cpus", "gpus", "memory_bytes")
+    )
+    counts = ((nodes, "node"), (cpus, "CPU"), (gpus, "GPU"))
     words = [
         f"{digits(number)} {what}{'s' if number != 1 else ''}" for number, what in counts if number
     ]
-    words += [size(job.memory_bytes)] if job.memory_bytes else []
+    words += [size(memory)] if memory else []
     return ", ".join(words) + (" at last" if job.resized_cpu_seconds else "")
 
 

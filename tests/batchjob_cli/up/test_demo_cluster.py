@@ -294,6 +294,26 @@ def test_curves_add_up_to_figures_of_list(get, name):
     assert total("power") == pytest.approx(job["usage_energy_joules"], rel=0.05)
 
 
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
+def test_peaks_of_list_and_page_are_those_of_the_curves(get, state):
+    """Records once had final peaks of running jobs, and peaks of GPU memory below their curves."""
+    list_path = f"/api/v1/jobs?cluster={CLUSTER}&state={state}&gpus_at_least=1&limit=1"
+    (job,) = get(list_path).json()
+    path = f"/api/v1/jobs/{job['jobid']}"
+
+    def peak(metric):
+        """The highest point of the sum of all nodes, or of any GPU."""
+        sums = defaultdict(list)
+        for point in get(f"{path}/metrics?metric={metric}").json():
+            sums[point["time"]].append(point["max"] or 0)
+        return max(map(sum if metric == "memory" else max, sums.values()))
+
+    use = get(f"{path}/report").json()["use"]
+    assert job["memory_used_bytes"] == use["peak_memory_bytes"]
+    assert peak("memory") == pytest.approx(job["memory_used_bytes"], rel=0.05)
+    assert peak("gpu_memory") == pytest.approx(job["usage_gpu_memory_peak_bytes"], rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("name", "rule"),
     [

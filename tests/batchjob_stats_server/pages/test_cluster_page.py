@@ -54,6 +54,13 @@ def test_node_states_and_totals(example_page):
     assert "drain: bad DIMM" in example_page("/clusters/beta-gpu").text
 
 
+def test_user_without_waiting_jobs_is_not_told_that_nobody_waits(page):
+    """alice has one that waits."""
+    document = page("bob", "/clusters/c1")
+    assert "counts include only jobs that you may see" in main_text(document)
+    assert "No job that you may see is ready to start" in main_text(document)
+
+
 def test_partition_waits_by_day(example_page):
     document = parse_page(example_page("/clusters/alpha?partition=long"))
     assert "Waits in long" in main_text(document)

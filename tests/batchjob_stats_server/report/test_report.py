@@ -105,6 +105,17 @@ def test_job_that_gave_back_cpus_is_not_told_how_many_to_request():
     ]
 
 
+def test_waiting_job_tells_what_it_requests():
+    waiting = {"state": "PENDING", "start_time": None, "end_time": None, "elapsed_seconds": None}
+    asked = {"requested_nodes": 2, "requested_cpus": 16, "requested_gpus": 1}
+    report = report_of(**waiting, **asked, requested_memory_bytes=8 << 30)
+    lines = [line for _, lines in build_document(report).sections for line in lines]
+    assert [each.text for each in lines if each.label == "Requested"] == [
+        "2 nodes, 16 CPUs, 1 GPU, 8 GiB"
+    ]
+    assert [each for each in lines if each.label == "Allocated"] == []
+
+
 def test_efficiency_refers_to_the_measured_part():
     half = {"usage_coverage": 0.5, "allocated_nodes": 2, "allocated_cpus": 16}
     assert ratios(**half) == {"cpu": pytest.approx(0.9), "memory": 1.5, "time": 0.8}
