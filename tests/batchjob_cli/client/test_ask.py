@@ -243,7 +243,9 @@ def test_script_is_printed_with_the_advised_request(data, script, capsys, monkey
     rows = [{"jobid": "70008", "state": "PENDING"}, {"jobid": "70007", "state": "COMPLETED"}]
     monkeypatch.setattr(job, "query_report", lambda given, query, jobid: reports[jobid])
     monkeypatch.setattr(
-        job, "job_pages", lambda given, wanted, *_: [rows] if wanted["name"] == "train" else []
+        job.connect,
+        "job_pages",
+        lambda given, wanted, *_: [rows] if wanted["name"] == "train" else [],
     )
     for which in (["70007"], []):
         assert job.run([*which, "--script", str(script), "--data", data]) == 0
