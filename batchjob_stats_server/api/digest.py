@@ -1,8 +1,8 @@
 """A week of a person, or of an account: waste, the lines that mend it, energy and emissions."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from batchjob.judgements import unused_cpu_seconds
@@ -15,7 +15,7 @@ from batchjob_stats_db.queries.job_list import Page, SortOrder, list_jobs
 from batchjob_stats_db.queries.operators import with_waste
 from batchjob_stats_db.queries.usage import sum_emissions, sum_usage
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import PREFIX, ClusterParams, Time, Word
+from batchjob_stats_server.api.params import PREFIX, ClusterParams, InQuery, Time, Word
 from batchjob_stats_server.api.present import COLUMNS, Change, find_changes
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.report.forms import document_as_html, document_as_text
@@ -75,7 +75,7 @@ class Digest(BaseModel):
     response_model=Digest,
     responses={200: {"content": {"text/plain": {}, "text/html": {}}}},
 )
-def digest(caller: CurrentCaller, params: Annotated[DigestQuery, Query()]) -> Response:
+def digest(caller: CurrentCaller, params: InQuery[DigestQuery]) -> Response:
     """The digest of a week, of jobs that the caller may see."""
     until = int(params.until or caller.services.clock()) // DAY * DAY
     user = params.user or (None if params.account else caller.principal.user)

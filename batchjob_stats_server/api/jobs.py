@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, Field, create_model
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -45,6 +45,7 @@ from batchjob_stats_server.api.params import (
     Count,
     Duration,
     Energy,
+    InQuery,
     JobGroupParams,
     OneOrMore,
     Ratio,
@@ -84,9 +85,8 @@ class ScriptRow(BaseModel):
 
 @router.get("/jobs/{jobid}/script")
 def job_script(
-    caller: CurrentCaller, response: Response, jobid: JobId,
-    params: Annotated[ClusterParams, Query()],
-) -> list[ScriptRow]:  # fmt: skip
+    caller: CurrentCaller, response: Response, jobid: JobId, params: InQuery[ClusterParams]
+) -> list[ScriptRow]:
     """Batch scripts of all runs of a job, latest first; only for its user and for admins.
 
     An empty list if none is kept: scripts are recorded only if the site has configured it.
@@ -189,9 +189,7 @@ class JobsQuery(JobGroupParams):
 
 
 @router.get("/jobs", response_model=list_type(JobRow))
-async def jobs(
-    caller: CurrentCaller, request: Request, params: Annotated[JobsQuery, Query()],
-) -> Response:  # fmt: skip
+async def jobs(caller: CurrentCaller, request: Request, params: InQuery[JobsQuery]) -> Response:
     """Jobs: pending jobs, then the newest; the header `Link` has the URL of the next page."""
     keys = select_keys(params.fields, JobRow.model_fields)
     job_filter, order, after = params.filter(), params.order(), params.after(params.sort_type())
@@ -230,9 +228,7 @@ class PartsQuery(RowsParams, RunParams):
 
 
 @router.get("/jobs/{jobid}", response_model=list_type(JobRow))
-def job(
-    caller: CurrentCaller, jobid: JobId, params: Annotated[ClusterRows, Query()],
-) -> Response:  # fmt: skip
+def job(caller: CurrentCaller, jobid: JobId, params: InQuery[ClusterRows]) -> Response:
     """All runs of a job, latest first; an empty list if the caller may see none."""
     keys = select_keys(params.fields, JobRow.model_fields)
     with caller.services.reader.connect() as db:
@@ -246,9 +242,8 @@ PART_LISTS = union_of_lists(PART_ROWS.values())
 
 @router.get("/jobs/{jobid}/{part}", response_model=PART_LISTS)
 def job_parts(
-    caller: CurrentCaller, jobid: JobId, part: JobPart,
-    params: Annotated[PartsQuery, Query()],
-) -> Response:  # fmt: skip
+    caller: CurrentCaller, jobid: JobId, part: JobPart, params: InQuery[PartsQuery]
+) -> Response:
     """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
     keys = select_keys(params.fields, PART_ROWS[part].model_fields)
     with caller.services.reader.connect() as db:
@@ -281,7 +276,7 @@ class GroupsQuery(JobGroupParams):
 
 @router.get("/job-groups", response_model=list_type(GroupRow))
 async def job_groups(
-    caller: CurrentCaller, request: Request, params: Annotated[GroupsQuery, Query()]
+    caller: CurrentCaller, request: Request, params: InQuery[GroupsQuery]
 ) -> Response:
     """Arrays or het jobs, sorted by the latest start of their jobs; sums include all their jobs."""
     keys, after = select_keys(params.fields, GroupRow.model_fields), params.after(float)

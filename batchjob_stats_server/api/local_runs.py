@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path as FilePath
 from typing import Annotated, Literal, Protocol
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -21,7 +21,7 @@ from batchjob.local_runs.record import Run
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import FilesRoute, OpenStream, follow
-from batchjob_stats_server.api.params import PREFIX
+from batchjob_stats_server.api.params import PREFIX, InQuery
 from batchjob_stats_server.api.samples import LINES, ChosenSamples, SampleFilter, stream_samples
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import log_action, log_jobs_seen
@@ -271,9 +271,8 @@ def delete_runs(control: AdminsControl, caller: CurrentCaller, ended: bool) -> d
 
 @router.get("/runs/{run}/logs", response_class=StreamingResponse)
 def run_logs(
-    control: Control, caller: CurrentCaller, run: RunId,
-    params: Annotated[LogsQuery, Query()],
-) -> Response:  # fmt: skip
+    control: Control, caller: CurrentCaller, run: RunId, params: InQuery[LogsQuery]
+) -> Response:
     """The unmodified output of a run, both streams merged by time."""
     record = _show_run(control, caller, run, "output of run")
     directory = control.data / LOGS / record.jobid
@@ -292,9 +291,8 @@ def run_logs(
     responses={200: {"content": {LINES: {}, "application/gzip": {}}}},
 )
 def run_samples(
-    control: Control, caller: CurrentCaller, run: RunId,
-    params: Annotated[ChosenSamples, Query()],
-) -> Response:  # fmt: skip
+    control: Control, caller: CurrentCaller, run: RunId, params: InQuery[ChosenSamples]
+) -> Response:
     """The samples of a run, an object each, with rates; may be followed before the first."""
     record = _show_run(control, caller, run, "samples of run")
     sample_filter = SampleFilter(

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import AfterValidator, BaseModel, Field
 from sqlalchemy.engine import RowMapping
 
@@ -17,7 +17,7 @@ from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.timeseries.base import Point, TimeSeriesStore
 from batchjob_stats_server.api.answers import answer, select_keys
 from batchjob_stats_server.api.jobs import JobId, run_of
-from batchjob_stats_server.api.params import PREFIX, RowsParams, RunParams, Time, Word
+from batchjob_stats_server.api.params import PREFIX, InQuery, RowsParams, RunParams, Time, Word
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.curves import NODE_CURVES, aggregate, job_series, node_lines, node_window
@@ -92,8 +92,8 @@ class MetricRow(BaseModel):
 
 @router.get("/jobs/{jobid}/metrics", response_model=list[MetricRow])
 async def job_metrics(
-    caller: CurrentCaller, jobid: JobId, params: Annotated[MetricsQuery, Query()],
-) -> Response:  # fmt: skip
+    caller: CurrentCaller, jobid: JobId, params: InQuery[MetricsQuery]
+) -> Response:
     """Usage of one run of a job over time, by node and GPU; gaps have no points."""
     services, principal, access = caller.services, caller.principal, caller.access
     keys = select_keys(params.fields, MetricRow.model_fields)
@@ -178,9 +178,8 @@ class NodeMetricRow(BaseModel):
 
 @router.get("/clusters/{cluster}/nodes/{node}/metrics", response_model=list[NodeMetricRow])
 async def node_metrics(
-    caller: CurrentCaller, cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
-    params: Annotated[NodeMetricsQuery, Query()],
-) -> Response:  # fmt: skip
+    caller: CurrentCaller, cluster: Word, node: Word, params: InQuery[NodeMetricsQuery]
+) -> Response:
     """Usage of a node over time; only for viewers, since it includes everybody's jobs."""
     services = caller.services
     keys = select_keys(params.fields, NodeMetricRow.model_fields)

@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
@@ -14,7 +13,7 @@ from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
 from batchjob_stats_server.api import present
 from batchjob_stats_server.api.answers import run_in_thread
-from batchjob_stats_server.api.params import PREFIX, QueryParams, Word
+from batchjob_stats_server.api.params import PREFIX, InQuery, QueryParams, Word
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.report.forms import document_as_text
@@ -44,7 +43,7 @@ class CurrentUseRow(BaseModel):
 
 @router.get("/current-use")
 async def current_uses(
-    caller: CurrentCaller, params: Annotated[CurrentUseQuery, Query()]
+    caller: CurrentCaller, params: InQuery[CurrentUseQuery]
 ) -> list[CurrentUseRow]:
     """The newest running jobs, at most 200; without those that have no sample in this time."""
     found = await gather(caller, params.user)
@@ -57,7 +56,7 @@ async def current_uses(
 
 
 @router.get("/now", response_class=PlainTextResponse)
-async def now(caller: CurrentCaller, _query: Annotated[QueryParams, Query()]) -> Response:
+async def now(caller: CurrentCaller, _query: InQuery[QueryParams]) -> Response:
     """The caller's jobs as text: what runs, waits and failed, and what to change."""
     found = await gather(caller, caller.principal.user)
     log_jobs_seen(caller.principal, "jobs", [*found.running, *found.ended])

@@ -7,10 +7,10 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Query, Request
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -53,6 +53,11 @@ Time = Annotated[int, BeforeValidator(parse_time, json_schema_input_type=str)]
 _PRINTABLE = r"^[^\x00-\x1f]+$"
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=_PRINTABLE)]
 Words = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=_PRINTABLE)]
+RowId = Annotated[int, Path(ge=1, lt=2**63)]
+
+_Any = TypeVar("_Any")
+InQuery = Annotated[_Any, Query()]
+"""A parameter of the query, or a model of all of them."""
 
 
 def _parse_ratio(value: Any) -> Any:

@@ -6,10 +6,10 @@ that is not there has no rows.
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
@@ -31,7 +31,14 @@ from batchjob_stats_server.api.jobs import (
     run_of,
 )
 from batchjob_stats_server.api.metrics import MetricRow, MetricsQuery, job_metrics
-from batchjob_stats_server.api.params import PREFIX, ClusterRows, QueryParams, RunParams, Word
+from batchjob_stats_server.api.params import (
+    PREFIX,
+    ClusterRows,
+    InQuery,
+    QueryParams,
+    RunParams,
+    Word,
+)
 from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import log_jobs_seen
@@ -67,9 +74,8 @@ _INLINE_STYLE_POLICY = (
     responses={200: {"content": {media_type: {} for media_type in _MEDIA_TYPES}}},
 )
 def job_report(
-    caller: CurrentCaller, request: Request, jobid: JobId,
-    params: Annotated[ReportQuery, Query()],
-) -> Response:  # fmt: skip
+    caller: CurrentCaller, request: Request, jobid: JobId, params: InQuery[ReportQuery]
+) -> Response:
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
     try:
         zone = ZoneInfo(params.zone)
@@ -175,7 +181,7 @@ REPORT_ROWS: Mapping[ReportPart, type[Any]] = {
 
 
 @router.get("/job", response_model=list_type(JobRow))
-def one_job(caller: CurrentCaller, params: Annotated[OneJobQuery, Query()]) -> Response:
+def one_job(caller: CurrentCaller, params: InQuery[OneJobQuery]) -> Response:
     """All runs of a job, latest first."""
     if params.jobid is None:
         return answer([], select_keys(params.fields, JobRow.model_fields), params.format)
@@ -183,9 +189,7 @@ def one_job(caller: CurrentCaller, params: Annotated[OneJobQuery, Query()]) -> R
 
 
 @router.get("/job/metrics", response_model=list[MetricRow])
-async def one_job_metrics(
-    caller: CurrentCaller, params: Annotated[OneJobMetricsQuery, Query()]
-) -> Response:
+async def one_job_metrics(caller: CurrentCaller, params: InQuery[OneJobMetricsQuery]) -> Response:
     """Usage of one run of a job over time, by node and GPU; gaps have no points."""
     if params.jobid is None:
         return answer([], select_keys(params.fields, MetricRow.model_fields), params.format)
@@ -194,7 +198,7 @@ async def one_job_metrics(
 
 @router.get("/job/report/{part}", response_model=union_of_lists(REPORT_ROWS.values()))
 def one_job_report(
-    caller: CurrentCaller, part: ReportPart, params: Annotated[OneJobPartsQuery, Query()]
+    caller: CurrentCaller, part: ReportPart, params: InQuery[OneJobPartsQuery]
 ) -> Response:
     """A list of the report of one run: efficiency, advice, comparisons, skipped rules or logs."""
     keys = select_keys(params.fields, REPORT_ROWS[part].__dataclass_fields__)
@@ -207,7 +211,7 @@ def one_job_report(
 
 @router.get("/job/{part}", response_model=PART_LISTS)
 def one_job_parts(
-    caller: CurrentCaller, part: JobPart, params: Annotated[OneJobPartsQuery, Query()]
+    caller: CurrentCaller, part: JobPart, params: InQuery[OneJobPartsQuery]
 ) -> Response:
     """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
     if params.jobid is None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 from sqlalchemy.engine import RowMapping
@@ -21,7 +21,7 @@ from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
 from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import OpenStream, follow, run_in_thread
 from batchjob_stats_server.api.jobs import JobId, run_of
-from batchjob_stats_server.api.params import PREFIX
+from batchjob_stats_server.api.params import PREFIX, InQuery
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.http.problems import Problem
@@ -98,8 +98,8 @@ class SampleFilter(NamedTuple):
     responses={200: {"content": {LINES: {}}}},
 )
 async def job_samples(
-    caller: CurrentCaller, jobid: JobId, params: Annotated[SamplesQuery, Query()],
-) -> Response:  # fmt: skip
+    caller: CurrentCaller, jobid: JobId, params: InQuery[SamplesQuery]
+) -> Response:
     """The samples of one run of a job, an object each, with rates; empty if there are none."""
     directory = _require_samples(caller.services)
     services = caller.services

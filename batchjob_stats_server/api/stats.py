@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -32,6 +32,7 @@ from batchjob_stats_server.api.params import (
     ClusterRows,
     Days,
     Duration,
+    InQuery,
     OneOrMore,
     Ratio,
     RowsParams,
@@ -108,7 +109,7 @@ class UsageQuery(SumsParams):
 
 
 @router.get("/usage", response_model=list_type(UsageRow), description=_USAGE, name="usage")
-def sums(caller: CurrentCaller, params: Annotated[UsageQuery, Query()]) -> Response:
+def sums(caller: CurrentCaller, params: InQuery[UsageQuery]) -> Response:
     """Sums of the jobs that the caller may see."""
     keys = select_keys(params.fields, UsageRow.model_fields)
     columns = [name for name in schema.DAILY_SUMS if name in keys]
@@ -119,7 +120,7 @@ def sums(caller: CurrentCaller, params: Annotated[UsageQuery, Query()]) -> Respo
 
 
 @router.get("/usage/emissions", response_model=list_type(EmissionsRow))
-def usage_emissions(caller: CurrentCaller, params: Annotated[UsageQuery, Query()]) -> Response:
+def usage_emissions(caller: CurrentCaller, params: InQuery[UsageQuery]) -> Response:
     """Grams of CO2 equivalent by provider; figures of different providers must not be added."""
     return table(caller, params, EmissionsRow, lambda db: usage.sum_emissions(
         db, caller.access, params.keys(), *params.window(caller.services.clock()),
@@ -128,7 +129,7 @@ def usage_emissions(caller: CurrentCaller, params: Annotated[UsageQuery, Query()
 
 
 @router.get("/accounts", response_model=list_type(AccountRow))
-def accounts(caller: CurrentCaller, params: Annotated[Days, Query()]) -> Response:
+def accounts(caller: CurrentCaller, params: InQuery[Days]) -> Response:
     """Accounts with jobs on these days that the caller may see."""
     window = params.window(caller.services.clock())
     return table(caller, params, AccountRow, lambda db: stats.accounts(
@@ -137,7 +138,7 @@ def accounts(caller: CurrentCaller, params: Annotated[Days, Query()]) -> Respons
 
 
 @router.get("/clusters", response_model=list_type(ClusterRow))
-def clusters(caller: CurrentCaller, params: Annotated[RowsParams, Query()]) -> Response:
+def clusters(caller: CurrentCaller, params: InQuery[RowsParams]) -> Response:
     """All clusters, with one row for each source of job records and the time it was last read."""
     return table(caller, params, ClusterRow, stats.clusters)
 
@@ -156,7 +157,7 @@ class WasteQuery(SumsQuery):
 
 
 @router.get("/stats/waste", response_model=list_type(WasteRow), description=_WASTE)
-def waste(caller: CurrentCaller, params: Annotated[WasteQuery, Query()]) -> Response:
+def waste(caller: CurrentCaller, params: InQuery[WasteQuery]) -> Response:
     """Users with the most unused resources; only measured jobs are counted."""
     return table(caller, params, WasteRow, lambda db: operators.most_wasteful(
         _sums(caller, params, db, _WASTE_COLUMNS), params.limit, params.of
@@ -164,7 +165,7 @@ def waste(caller: CurrentCaller, params: Annotated[WasteQuery, Query()]) -> Resp
 
 
 @router.get("/stats/failures", response_model=list_type(FailureRow), description=_FAILURES)
-def failures(caller: CurrentCaller, params: Annotated[SumsQuery, Query()]) -> Response:
+def failures(caller: CurrentCaller, params: InQuery[SumsQuery]) -> Response:
     """Users with the most failed jobs."""
     return table(caller, params, FailureRow, lambda db: operators.most_failures(
         _sums(caller, params, db, ["jobs_ended", "jobs_failed"]), params.limit
@@ -187,7 +188,7 @@ class WaitsQuery(Days):
 
 
 @router.get("/stats/waits", response_model=list_type(WaitRow))
-def waits(caller: CurrentCaller, params: Annotated[WaitsQuery, Query()]) -> Response:
+def waits(caller: CurrentCaller, params: InQuery[WaitsQuery]) -> Response:
     """Percentiles of the waiting times of the jobs that started on each day, by partition."""
     window = params.window(caller.services.clock())
     return table(caller, params, WaitRow, lambda db: operators.waits_by_partition(
@@ -208,7 +209,7 @@ class IdleQuery(ClusterRows):
 
 
 @router.get("/stats/usual-waits", response_model=list_type(UsualWaitRow))
-def usual_waits(caller: CurrentCaller, params: Annotated[ClusterRows, Query()]) -> Response:
+def usual_waits(caller: CurrentCaller, params: InQuery[ClusterRows]) -> Response:
     """Percentiles of the waits of the last 30 days, by partition, by user and by account."""
     return table(caller, params, UsualWaitRow, lambda db: stats.usual_waits(
         db, caller.access, params.cluster, int(caller.services.clock())
@@ -216,7 +217,7 @@ def usual_waits(caller: CurrentCaller, params: Annotated[ClusterRows, Query()]) 
 
 
 @router.get("/stats/idle-gpus", response_model=list_type(IdleGpuRow))
-def idle_gpus(caller: CurrentCaller, params: Annotated[IdleQuery, Query()]) -> Response:
+def idle_gpus(caller: CurrentCaller, params: InQuery[IdleQuery]) -> Response:
     """Running jobs that leave allocated GPUs unused, as last measured."""
     keys, limits = select_keys(params.fields, IdleGpuRow.model_fields), thresholds()
     ratio, seconds = params.utilization_at_most, params.held_at_least
@@ -229,7 +230,7 @@ def idle_gpus(caller: CurrentCaller, params: Annotated[IdleQuery, Query()]) -> R
 
 
 @router.get("/stats/unfinished", response_model=list_type(UnfinishedRow))
-def unfinished(caller: CurrentCaller, params: Annotated[ClusterRows, Query()]) -> Response:
+def unfinished(caller: CurrentCaller, params: InQuery[ClusterRows]) -> Response:
     """Numbers of pending, running and suspended jobs."""
     return table(caller, params, UnfinishedRow, lambda db: stats.unfinished_by_state(
         db, caller.access, params.cluster

@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from batchjob_stats_db.database import subscriptions as store
 from batchjob_stats_db.database.access import coordinates
 from batchjob_stats_db.database.subscriptions import Offer, Subscription
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import PREFIX, Word
+from batchjob_stats_server.api.params import PREFIX, RowId, Word
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
@@ -143,9 +143,7 @@ def _cluster_for(principal: Principal, wanted: str) -> str:
 
 
 @router.delete("/subscriptions/{subscription_id}", status_code=204)
-def unsubscribe(
-    caller: CurrentCaller, subscription_id: Annotated[int, Path(ge=1, lt=2**63)]
-) -> None:
+def unsubscribe(caller: CurrentCaller, subscription_id: RowId) -> None:
     """Remove a subscription of the caller."""
     if subscription_id not in {each.id for each in subscriptions(caller)}:
         raise Problem(404, "there is no such subscription")

@@ -1,16 +1,14 @@
 """Tokens: who may create, list and revoke which."""
 
-from typing import Annotated
-
 import sqlalchemy as sa
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import tokens as token_store
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import PREFIX, QueryParams, Word
+from batchjob_stats_server.api.params import PREFIX, InQuery, QueryParams, RowId, Word
 from batchjob_stats_server.api.rows import as_answer_row
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal, log_action
@@ -70,7 +68,7 @@ class TokensQuery(QueryParams):
 
 @router.get("/tokens")
 def tokens(
-    caller: CurrentCaller, response: Response, params: Annotated[TokensQuery, Query()]
+    caller: CurrentCaller, response: Response, params: InQuery[TokensQuery]
 ) -> list[TokenRow]:
     """The caller's tokens; for admins all tokens of their clusters, or those of one user."""
     services, principal = caller.services, caller.principal
@@ -148,7 +146,7 @@ def grantable_roles(principal: Principal) -> list[TokenRole]:
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
-def revoke_token(caller: CurrentCaller, token_id: Annotated[int, Path(ge=1, lt=2**63)]) -> None:
+def revoke_token(caller: CurrentCaller, token_id: RowId) -> None:
     """Revoke a token of the caller (admins: of their clusters) and those created with it."""
     services, principal = caller.services, caller.principal
     is_admin = principal.role is TokenRole.ADMIN and not principal.is_browser

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from markupsafe import Markup, escape
 from sqlalchemy.engine import RowMapping
 
@@ -15,7 +15,7 @@ from batchjob_stats_db.measure import rollup
 from batchjob_stats_db.queries import operators, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_server.api.answers import CostlyRoute
-from batchjob_stats_server.api.params import QueryParams
+from batchjob_stats_server.api.params import InQuery, QueryParams
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.clusters import current_reading, is_failing
@@ -68,7 +68,7 @@ async def _samples_problem(request: Request) -> str:
 @router.get("/admin")
 def admin(
     page: RequestPage,
-    _query: Annotated[QueryParams, Query()],
+    _query: InQuery[QueryParams],
     samples_problem: Annotated[str, Depends(_samples_problem)],
 ) -> Response:
     """The clusters of which the caller may see all jobs."""

@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median_high
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Response
 from markupsafe import Markup, escape
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -19,7 +19,7 @@ from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import Page, list_jobs
 from batchjob_stats_db.queries.operators import most_wasteful
 from batchjob_stats_server.api.answers import CostlyRoute
-from batchjob_stats_server.api.params import QueryParams, Word
+from batchjob_stats_server.api.params import InQuery, QueryParams, Word
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.cluster_readings import NODE_STATE_LABELS, ClusterReading
 from batchjob_stats_server.http.problems import Problem
@@ -45,7 +45,7 @@ class ClusterForm(QueryParams):
 
 
 @router.get("/clusters")
-def clusters(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Response:
+def clusters(page: RequestPage, _query: InQuery[QueryParams]) -> Response:
     """All clusters, with the jobs that the caller may see."""
     with page.services.reader.connect() as db:
         cluster_rows = stats.clusters(db)
@@ -64,9 +64,7 @@ def clusters(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Resp
 
 
 @router.get("/clusters/{cluster}")
-def cluster(
-    page: RequestPage, cluster: Annotated[Word, Path()], form: Annotated[ClusterForm, Query()]
-) -> Response:
+def cluster(page: RequestPage, cluster: Word, form: InQuery[ClusterForm]) -> Response:
     """One cluster: its jobs, nodes and users, as far as the caller may see them."""
     since = day_of(page.now) - 6 * DAY
     access, shows_totals = page.access, can_see_totals(page, cluster)

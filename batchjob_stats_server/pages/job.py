@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import anyio.from_thread
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -27,7 +27,7 @@ from batchjob_stats_db.queries.jobs import find_jobs
 from batchjob_stats_db.queries.similar import same_name
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.jobs import JobId
-from batchjob_stats_server.api.params import QueryParams, Time, Word
+from batchjob_stats_server.api.params import InQuery, QueryParams, Time, Word
 from batchjob_stats_server.api.reports import gather_report_input, report_from_input
 from batchjob_stats_server.api.rows import window_begin, window_end
 from batchjob_stats_server.auth.rights import log_jobs_seen, script_access
@@ -60,7 +60,7 @@ class JobForm(QueryParams):
 
 
 @router.get("/jobs/{jobid}")
-def job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> Response:
+def job(page: RequestPage, jobid: JobId, form: InQuery[JobForm]) -> Response:
     """One run, or a list if the id matches several jobs."""
     services, principal, access = page.services, page.principal, page.access
     with services.reader.connect() as db:
@@ -101,7 +101,7 @@ def job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> R
 
 
 @router.get("/embed/jobs/{jobid}")
-def embedded_job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> Response:
+def embedded_job(page: RequestPage, jobid: JobId, form: InQuery[JobForm]) -> Response:
     """A small page for frames in other sites' pages: one run, its first advice and main plots."""
     with page.services.reader.connect() as db:
         _, run = _find_runs(db, page, jobid, form)
@@ -113,7 +113,7 @@ def embedded_job(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query
 
 
 @router.get("/jobs/{jobid}/script")
-def script(page: RequestPage, jobid: JobId, form: Annotated[JobForm, Query()]) -> Response:
+def script(page: RequestPage, jobid: JobId, form: InQuery[JobForm]) -> Response:
     """The batch script of one run, for its user and administrators only."""
     with page.services.reader.connect() as db:
         _, run = _find_runs(db, page, jobid, form)
@@ -265,7 +265,7 @@ _RESIZED = {
 
 
 @router.get("/compare")
-def compare(page: RequestPage, form: Annotated[CompareForm, Query()]) -> Response:
+def compare(page: RequestPage, form: InQuery[CompareForm]) -> Response:
     """The first of the requested jobs that the caller may see, and a way to the others."""
     chosen = list(dict.fromkeys(form.job))
     with page.services.reader.connect() as db:

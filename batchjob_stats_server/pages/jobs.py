@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import Field
 from sqlalchemy.engine import Connection
@@ -25,7 +25,7 @@ from batchjob_stats_db.queries.job_list import (
 from batchjob_stats_db.queries.jobs import gpu_utilizations
 from batchjob_stats_server.api.answers import TurnRoute, run_in_thread
 from batchjob_stats_server.api.jobs import JobsQuery
-from batchjob_stats_server.api.params import PREFIX, OneOrMore, QueryParams
+from batchjob_stats_server.api.params import PREFIX, InQuery, OneOrMore, QueryParams
 from batchjob_stats_server.auth.browser_session import cookie_name
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.pages.rendering import job_table, links, template_filters
@@ -98,20 +98,20 @@ JobsSection = dict[str, Any]
 
 
 @router.get("/mine")
-async def my_jobs(page: RequestPage, form: Annotated[JobsForm, Query()]) -> Response:
+async def my_jobs(page: RequestPage, form: InQuery[JobsForm]) -> Response:
     """The caller's own jobs."""
     own = form.model_copy(update={"user": page.principal.user})
     return await _list_response(page, own, is_own=True)
 
 
 @router.get("/jobs")
-async def all_jobs(page: RequestPage, form: Annotated[JobsForm, Query()]) -> Response:
+async def all_jobs(page: RequestPage, form: InQuery[JobsForm]) -> Response:
     """All jobs that the caller may see."""
     return await _list_response(page, form, is_own=False)
 
 
 @router.get("/embed/jobs")
-def embedded_jobs(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Response:
+def embedded_jobs(page: RequestPage, _query: InQuery[QueryParams]) -> Response:
     """A small page for frames in other sites' pages: running, waiting, and last ended own jobs."""
     access, own_filter = page.access, Filter(user=page.principal.user)
     with page.services.reader.connect() as db:

@@ -4,9 +4,9 @@ With the link that ends all messages, which needs no log-in.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ValidationError
@@ -18,7 +18,7 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_server.api import subscriptions as api
 from batchjob_stats_server.api import tokens as tokens_api
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import FromForm, OwnForm, Word, refuse_other_fields
+from batchjob_stats_server.api.params import FromForm, OwnForm, RowId, Word, refuse_other_fields
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage, public_page
@@ -31,7 +31,6 @@ links = APIRouter(include_in_schema=False)
 
 _LIFETIMES = (1, 7, 30, 90, 365)  # days
 Model = TypeVar("Model", bound=BaseModel)
-RowId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 def _validated(model: type[Model], fields: Mapping[str, Any]) -> Model:
@@ -72,20 +71,14 @@ def _render_messages(page: PageRenderer, made: api.MadeSubscription | None = Non
 
 
 @links.get("/unsubscribe")
-def ask(
-    request: Request, services: CurrentServices, user: Annotated[Word, Query()],
-    signature: Annotated[Word, Query()],
-) -> Response:  # fmt: skip
+def ask(request: Request, services: CurrentServices, user: Word, signature: Word) -> Response:
     """Ask whether to end all messages: mail programs open links by themselves."""
     _check_signature(services, user, signature)
     return public_page(request, "unsubscribe.html", user=user, done=False)
 
 
 @links.post("/unsubscribe")
-def end(
-    request: Request, services: CurrentServices, user: Annotated[Word, Query()],
-    signature: Annotated[Word, Query()],
-) -> Response:  # fmt: skip
+def end(request: Request, services: CurrentServices, user: Word, signature: Word) -> Response:
     """End all messages to a user, as the link in a message allows without log-in (RFC 8058)."""
     _check_signature(services, user, signature)
     with services.writer.begin() as db:

@@ -1,9 +1,9 @@
 """The page of a node: its current state and GPUs, its curves, and its jobs over time."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Response
 from markupsafe import escape
 from sqlalchemy.engine import RowMapping
 
@@ -12,7 +12,7 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries import stats
 from batchjob_stats_server.api.answers import CostlyRoute
-from batchjob_stats_server.api.params import QueryParams, Time, Word
+from batchjob_stats_server.api.params import InQuery, QueryParams, Time, Word
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.cluster_readings import NodeGpu, NodeState
 from batchjob_stats_server.curves import NODE_PLOTS, node_window
@@ -50,10 +50,7 @@ class NodeForm(QueryParams):
 
 
 @router.get("/clusters/{cluster}/nodes/{node}")
-def node(
-    page: RequestPage, cluster: Annotated[Word, Path()], node: Annotated[Word, Path()],
-    form: Annotated[NodeForm, Query()],
-) -> Response:  # fmt: skip
+def node(page: RequestPage, cluster: Word, node: Word, form: InQuery[NodeForm]) -> Response:
     """The visible jobs on a node, as a time line and a table, and its curves."""
     since, until = node_window(form.since, form.until, page.now)
     access, sees_all = page.access, page.access.sees_all(cluster)

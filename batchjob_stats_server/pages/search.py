@@ -1,9 +1,8 @@
 """A search for ids, names, users, accounts, nodes and clusters."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -14,7 +13,7 @@ from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import Page, list_jobs
 from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs, members_of
 from batchjob_stats_server.api.answers import CostlyRoute
-from batchjob_stats_server.api.params import QueryParams, Word
+from batchjob_stats_server.api.params import InQuery, QueryParams, Word
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.pages.rendering import links
 from batchjob_stats_server.pages.rendering.frame import RequestPage
@@ -35,7 +34,7 @@ class SearchForm(QueryParams):
 
 
 @router.get("/search")
-def search(page: RequestPage, form: Annotated[SearchForm, Query()]) -> Response:
+def search(page: RequestPage, form: InQuery[SearchForm]) -> Response:
     """Redirect to the only hit, or else show all of them."""
     text = (form.q or "").strip()
     with page.services.reader.connect() as db:

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Response
 from markupsafe import Markup
 
 from batchjob.judgements import FAILED_STATES
@@ -12,7 +11,7 @@ from batchjob_stats_db.measure.current_use import CurrentUse
 from batchjob_stats_server.api import now, present
 from batchjob_stats_server.api.answers import run_in_thread
 from batchjob_stats_server.api.me import refuse_simple_json
-from batchjob_stats_server.api.params import QueryParams
+from batchjob_stats_server.api.params import InQuery, QueryParams
 from batchjob_stats_server.api.present import HOUR, HOURS, Present
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.pages.rendering import charts, fragments, template_filters
@@ -35,7 +34,7 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
 
 
 @router.get("/", dependencies=[Depends(refuse_simple_json)])
-async def start(page: RequestPage, _query: Annotated[QueryParams, Query()]) -> Response:
+async def start(page: RequestPage, _query: InQuery[QueryParams]) -> Response:
     """The caller's own jobs."""
     found = await now.gather(page, page.principal.user)
     log_jobs_seen(page.principal, "jobs", [*found.running, *found.ended])

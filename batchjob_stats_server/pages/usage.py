@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Response
 from markupsafe import Markup
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -14,7 +14,7 @@ from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_db.queries.stats import AccountRecord, account_record
 from batchjob_stats_server.api.answers import CostlyRoute
-from batchjob_stats_server.api.params import QueryParams, SumsParams, Word
+from batchjob_stats_server.api.params import InQuery, QueryParams, SumsParams, Word
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering import template_filters
@@ -88,7 +88,7 @@ class UsageForm(SumsParams):
 
 
 @router.get("/usage")
-def usage(page: RequestPage, form: Annotated[UsageForm, Query()]) -> Response:
+def usage(page: RequestPage, form: InQuery[UsageForm]) -> Response:
     """Sums of the jobs that the caller may see."""
     since, until = form.window(page.now)
     since = max(since, until - _MAX_DAYS * DAY)
@@ -197,9 +197,8 @@ FAIR_SHARE_TITLES = {
 
 @router.get("/clusters/{cluster}/accounts/{account}")
 def account(
-    page: RequestPage, cluster: Annotated[Word, Path()], account: Annotated[Word, Path()],
-    _query: Annotated[QueryParams, Query()],
-) -> Response:  # fmt: skip
+    page: RequestPage, cluster: Word, account: Word, _query: InQuery[QueryParams]
+) -> Response:
     """One account, for its members and coordinators and for users who may see all jobs.
 
     Other members are listed only for coordinators and users who may see all jobs.
