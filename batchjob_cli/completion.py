@@ -27,10 +27,11 @@ def prepared(shell: str) -> Path:
 
 def run(arguments: list[str]) -> int:
     parser = Parser(
-        prog="batchjob completion", allow_abbrev=False,
+        prog="batchjob completion",
+        allow_abbrev=False,
         description="Prints a completion script for a shell. "
-        "For bash: eval \"$(batchjob completion bash)\".",
-    )  # fmt: skip
+        'For bash: eval "$(batchjob completion bash)".',
+    )
     parser.add_argument("shell", choices=SHELLS)
     parser.add_argument("--program", choices=tuple(PROGRAMS), default="batchjob",
                       help="program to complete (default: batchjob)")  # fmt: skip

@@ -121,9 +121,10 @@ def completions(commands: Mapping[str, str], shell: str) -> dict[str, str]:
 def manual(arguments: list[str]) -> int:
     """Print a manual page, or write all of them; the exit status. Raises SettingsError."""
     parser = Parser(
-        prog="batchjob manual", allow_abbrev=False,
+        prog="batchjob manual",
+        allow_abbrev=False,
         description="Prints a manual page, for man -l -, or writes all pages into a directory.",
-    )  # fmt: skip
+    )
     parser.add_argument("program", nargs="?", choices=tuple(PROGRAMS), default="batchjob",
                       help="program to describe (default: batchjob)")  # fmt: skip
     parser.add_argument("--directory", default="", metavar="DIRECTORY",

@@ -216,9 +216,10 @@ def gpus_of(series: Iterable[SeriesValue]) -> list[NodeGpu]:
     claimed: set[tuple[str, str, str]] = set()
     for each in series:
         key = (
-            each.labels.get("gpu", ""), each.labels.get("uuid", ""),
+            each.labels.get("gpu", ""),
+            each.labels.get("uuid", ""),
             each.labels.get("gpu_instance", ""),
-        )  # fmt: skip
+        )
         if each.metric == JOB_GPU_INFO.name:
             jobids[key] |= {each.labels["jobid"]} if "jobid" in each.labels else set()
             if each.labels.get("confirmed") != "true":

@@ -107,8 +107,9 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH",
                         help="YAML file with options.")  # fmt: skip
-    parser.add_argument("--check", action="store_true",
-                        help="Check the configuration and the database, and exit.")  # fmt: skip
+    parser.add_argument(
+        "--check", action="store_true", help="Check the configuration and the database, and exit."
+    )
     add_flags(parser, SECTIONS)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     commands.add_parser("run", help="Serve until stopped (default).")

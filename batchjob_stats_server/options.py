@@ -220,9 +220,8 @@ class OidcOptions:
     )
     client_id: str = option("", "Client ID of this server at the provider.")
     client_secret_file: str = option(
-        "", "File with the client secret; without one, the client is public.",
-        parse=secret_file,
-    )  # fmt: skip
+        "", "File with the client secret; without one, the client is public.", parse=secret_file
+    )
     server_url: str = option(
         "",
         "URL of this server as browsers see it; register URL/oidc/callback as "
@@ -336,9 +335,10 @@ class GrafanaOptions:
     """The Grafana server to which pages link for all measurements of a job or node."""
 
     url: str = option(
-        "", "URL of a Grafana server with batchjob's dashboards, as browsers see it.",
+        "",
+        "URL of a Grafana server with batchjob's dashboards, as browsers see it.",
         parse=http_url,
-    )  # fmt: skip
+    )
     job: str = option("batchjob-job", "UID of the dashboard for a job.")
     node: str = option("batchjob-node", "UID of the dashboard for a node.")
 

@@ -36,7 +36,7 @@ SUBJECTS: Mapping[str, Checks] = {
     "gpus": gpus.CHECKS,
     "service": permissions.SERVICE_CHECKS,
     "runs": cgroups.RUN_CHECKS,
-}  # fmt: skip
+}
 """The checks below each heading of the report."""
 Report = Mapping[str, Mapping[str, Finding]]
 """The findings below each heading, by the name of the check."""

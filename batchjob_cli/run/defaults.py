@@ -120,9 +120,7 @@ class RemoteLimits(PersonLimits):
     )
 
 
-_SECTIONS: Mapping[str, type[Any]] = {
-    "": RunDefaults, "remote": RemoteLimits, "log": RunLogOptions,
-}  # fmt: skip
+_SECTIONS: Mapping[str, type[Any]] = {"": RunDefaults, "remote": RemoteLimits, "log": RunLogOptions}
 
 
 def load_configuration(path: str = "") -> tuple[RunDefaults, RemoteLimits, RunLogOptions]:

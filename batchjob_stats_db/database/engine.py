@@ -119,9 +119,7 @@ def reader_engine(url: URL, statement_seconds: float = 30.0, connections: int = 
     The number of connections is limited; further requests wait for a free one.
     """
     # LIFO: the most recently used connection has the popular pages in its cache.
-    pool: dict[str, Any] = {
-        "pool_size": connections, "max_overflow": 0, "pool_use_lifo": True,
-    }  # fmt: skip
+    pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_use_lifo": True}
     if url.get_backend_name() != "sqlite":
         options = f"-c statement_timeout={max(1, int(statement_seconds * 1000))}"
         engine = sa.create_engine(

@@ -242,9 +242,10 @@ def recipients(
     found = {
         (each.channel, each.target): (each.channel, each.target, each.quiet_hours)
         for each in own
-        if each.jobid in ("", jobid) and each.channel in offer.channels
+        if each.jobid in ("", jobid)
+        and each.channel in offer.channels
         and each.threshold <= wanted.threshold
-    }  # fmt: skip
+    }
     default = not account and any(
         wish.event is wanted.event and wish.threshold <= wanted.threshold
         for wish in map(parse_wish, offer.defaults)

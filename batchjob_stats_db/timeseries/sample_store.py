@@ -157,9 +157,10 @@ class SampleHistory:
 def _cpu_seconds(values: Values) -> Values:
     """Those of a node's values that tell one run from another; they begin at 0."""
     return {
-        name: value for name, value in values.items()
+        name: value
+        for name, value in values.items()
         if BY_NAME[name.quantity].metric.name == CPU_SECONDS.name
-    }  # fmt: skip
+    }
 
 
 def _earliest(window: JobWindow) -> int:

@@ -96,7 +96,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "limit_per_metric": (_count, "Maximum number per metric.", "integer"),
     "metric": (str, "Only this metric.", "string"),
     "match[]": (str, "Series selectors; may be repeated.", "array"),
-}  # fmt: skip
+}
 
 
 def openapi_parameters(

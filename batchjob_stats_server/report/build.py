@@ -56,7 +56,8 @@ def build_report(
         nodes=tuple(inputs.nodes),
         gpus=tuple(
             _from_columns(
-                model.GpuUse, row,
+                model.GpuUse,
+                row,
                 memory_total_bytes=inputs.gpu_memory.get(row["uuid"] + row["gpu_instance"]),
             )
             for row in inputs.gpus
@@ -71,7 +72,7 @@ def build_report(
         silent=silent,
         resubmission=resubmission(inputs, [each.rule for each in advice]),
         logs=tuple(log_links(log_address, inputs)),
-    )  # fmt: skip
+    )
 
 
 def _job_summary(job: model.Row, elapsed: float | None) -> model.JobSummary:

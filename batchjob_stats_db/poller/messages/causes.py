@@ -122,10 +122,11 @@ class Causes:
         people = [
             *((user, "") for user in users),
             *(
-                (user, account) for user, account in asked
+                (user, account)
+                for user, account in asked
                 if account in accounts and coordinates(db, user, cluster, account)
             ),
-        ]  # fmt: skip
+        ]
         return [
             Told(
                 MessageEvent.DIGEST, user, None, "", f"digest:{cluster}:{account}:{monday}",

@@ -92,9 +92,10 @@ def compose(
     lines = [subject, *(_lines_of_one(first, zone) if is_one else _lines_of_many(batch))]
     lines += [missing] if missing else []
     footer = [
-        f"Details: {page}", f"Choose what you are told: {link}/messages",
+        f"Details: {page}",
+        f"Choose what you are told: {link}/messages",
         f"Unsubscribe from all messages: {unsubscribe}",
-    ]  # fmt: skip
+    ]
     middle = ["", text.rstrip("\n")] if text else []
     return Message(
         id=f"{first.created_time}.{batch.id}.batchjob",

@@ -138,9 +138,7 @@ _RULE_ZONES: tuple[tuple[Curve, str, str, str], ...] = (
     (PRESSURE_MEMORY, "memory-pressure", "memory_waiting_ratio", "waits for memory"),
     (PRESSURE_IO, "io-bound", "io_waiting_ratio", "waits for storage"),
 )
-_SIDES = {
-    operator.lt: "below", operator.le: "below", operator.gt: "above", operator.ge: "above"
-}  # fmt: skip
+_SIDES = {operator.lt: "below", operator.le: "below", operator.gt: "above", operator.ge: "above"}
 
 
 def job_zones(rules: Sequence[AdviceRule], values: FactValues) -> dict[str, list[PlotZone]]:
