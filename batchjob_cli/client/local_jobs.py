@@ -34,7 +34,6 @@ _KEYS = (
     *(key for key, _ in WINDOW_KEYS),
     "array_states",
 )
-_SORTS = {"user" if name == "username" else name: name for name in SORTS}
 
 
 @contextmanager
@@ -100,6 +99,6 @@ def _build_filter(parameters: Parameters) -> Filter:
 
 def _parse_order(text: str) -> SortOrder:
     key = text.lstrip("-")
-    if key not in _SORTS:
-        raise SettingsError(f"sort: unknown key {text!r}{suggest_names(key, tuple(_SORTS))}")
-    return SortOrder(_SORTS[key], text.startswith("-"))
+    if key not in SORTS:
+        raise SettingsError(f"sort: unknown key {text!r}{suggest_names(key, tuple(SORTS))}")
+    return SortOrder(SORTS[key], text.startswith("-"))

@@ -40,15 +40,14 @@ _SORT_KEYS = (
     "usage_io_read_bytes", "usage_io_written_bytes", "usage_throttled_seconds",
     "usage_network_received_bytes", "usage_network_sent_bytes",
 )  # fmt: skip
-_TYPES = {str(column.name): column.type for column in columns()}
-
-SORTS: Mapping[str, sa.types.TypeEngine[Any]] = {key: _TYPES[key] for key in _SORT_KEYS}
-"""Sort keys of jobs, which are names of columns, and their types: the usual ones first."""
+SORTS = {"user" if name == "username" else name: name for name in _SORT_KEYS}
+"""Keys to sort jobs by, and the columns that they are of: the usual ones first."""
 
 ColumnNames = tuple[str, ...]
 
-COLUMN_NAMES: ColumnNames = tuple(_TYPES)
+COLUMN_TYPES = {str(column.name): column.type for column in columns()}
 """All columns of a job."""
+COLUMN_NAMES: ColumnNames = tuple(COLUMN_TYPES)
 
 
 class SortOrder(NamedTuple):

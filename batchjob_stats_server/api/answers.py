@@ -16,22 +16,13 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, create_model
-from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 from starlette.types import Receive, Scope, Send
 
 from batchjob.runtime.times import to_milliseconds
 from batchjob_stats_db.queries.job_list import After
 from batchjob_stats_server.api.params import JobGroupParams, RowsParams
-from batchjob_stats_server.api.rows import (
-    Keys,
-    KeySources,
-    RowFormat,
-    Rows,
-    in_rfc3339,
-    keys_of,
-    write_rows,
-)
+from batchjob_stats_server.api.rows import Keys, KeySources, Rows, in_rfc3339, keys_of, write_rows
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.turns import Turns
@@ -62,12 +53,12 @@ def union_of_lists(rows: Iterable[type[Any]]) -> Any:
     return functools.reduce(operator.or_, map(list_type, rows))
 
 
-def select_keys(fields: str | None, known: Iterable[str]) -> Keys:
-    """The requested keys, by default all; an unknown name raises Problem."""
-    all_keys = tuple(known)
-    if fields is None:
+def select_keys(params: RowsParams, row: type[Any]) -> Keys:
+    """The requested keys of a model or dataclass, by default all; raises Problem for others."""
+    all_keys = tuple(getattr(row, "model_fields", None) or row.__dataclass_fields__)
+    if params.fields is None:
         return all_keys
-    names = tuple(dict.fromkeys(name.strip() for name in fields.split(",")))
+    names = tuple(dict.fromkeys(name.strip() for name in params.fields.split(",")))
     if unknown := [name for name in names if name not in all_keys]:
         raise Problem(
             422, f"fields: unknown key {unknown[0]!r}; expected one of {', '.join(all_keys)}"
@@ -78,9 +69,9 @@ def select_keys(fields: str | None, known: Iterable[str]) -> Keys:
 # Answers
 
 
-def answer(rows: Rows, keys: Keys, form: RowFormat, computed: KeySources = ()) -> Response:
-    """An answer with rows that have the same columns; see `write_rows`."""
-    body, media_type = write_rows(rows, keys, form, computed)
+def answer(rows: Rows, params: RowsParams, row: type[Any], computed: KeySources = ()) -> Response:
+    """The requested keys of rows that have the same columns; see `write_rows`."""
+    body, media_type = write_rows(rows, select_keys(params, row), params.format, computed)
     return Response(body, media_type=media_type)
 
 
@@ -101,15 +92,6 @@ async def run_in_thread(caller: Caller, work: Callable[[], T], *, costly: bool) 
     if costly:
         return await threads.heavy.run(person, work)
     return await threads.light.run(person, partial(threads.run_short, work))
-
-
-def table(
-    caller: Caller, params: RowsParams, row: type[BaseModel], query: Callable[[Connection], Rows]
-) -> Response:
-    """Rows that name no jobs: sums, waits, accounts, clusters."""
-    keys = select_keys(params.fields, row.model_fields)
-    with caller.services.reader.connect() as db:
-        return answer(query(db), keys, params.format)
 
 
 class OpenStream(StreamingResponse):

@@ -19,6 +19,7 @@ from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
     COLUMN_NAMES,
+    COLUMN_TYPES,
     MAX_PAGE_ROWS,
     SORTS,
     After,
@@ -117,8 +118,7 @@ PART_ROWS: Mapping[JobPart, type[BaseModel]] = {
 }
 
 
-_SORTS = {"user" if name == "username" else name: name for name in SORTS}
-Sort = Annotated[str, Field(pattern=f"^-?({'|'.join(_SORTS)})$")]
+Sort = Annotated[str, Field(pattern=f"^-?({'|'.join(SORTS)})$")]
 
 
 class JobsQuery(JobGroupParams):
@@ -182,16 +182,16 @@ class JobsQuery(JobGroupParams):
         return Filter(**same, states=tuple(self.state), state_words=tuple(self.state_word))
 
     def order(self) -> SortOrder:
-        return SortOrder(_SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
+        return SortOrder(SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
     def sort_type(self) -> type:
-        return str if isinstance(SORTS[self.order().key], sa.Text) else float
+        return str if isinstance(COLUMN_TYPES[self.order().key], sa.Text) else float
 
 
 @router.get("/jobs", response_model=list_type(JobRow))
 async def jobs(caller: CurrentCaller, request: Request, params: InQuery[JobsQuery]) -> Response:
     """Jobs: pending jobs, then the newest; the header `Link` has the URL of the next page."""
-    keys = select_keys(params.fields, JobRow.model_fields)
+    keys = select_keys(params, JobRow)
     job_filter, order, after = params.filter(), params.order(), params.after(params.sort_type())
     if params.all and params.format == "json":
         raise Problem(422, "all: expected format=csv or format=ndjson with it")
@@ -203,7 +203,7 @@ async def jobs(caller: CurrentCaller, request: Request, params: InQuery[JobsQuer
         with caller.services.reader.connect() as db:
             rows, more = arrays.list_jobs(db, caller.access, job_filter, order, page)
         log_jobs_seen(caller.principal, "jobs", rows)
-        return answer(rows, keys, params.format, WINDOW_KEYS), more
+        return answer(rows, params, JobRow, WINDOW_KEYS), more
 
     costly = params.all or not reads_only_its_rows(caller.access, job_filter, order)
     response, more = await run_in_thread(caller, partial(read_page, after), costly=costly)
@@ -230,11 +230,10 @@ class PartsQuery(RowsParams, RunParams):
 @router.get("/jobs/{jobid}", response_model=list_type(JobRow))
 def job(caller: CurrentCaller, jobid: JobId, params: InQuery[ClusterRows]) -> Response:
     """All runs of a job, latest first; an empty list if the caller may see none."""
-    keys = select_keys(params.fields, JobRow.model_fields)
     with caller.services.reader.connect() as db:
         rows = find_jobs(db, caller.access, jobid, params.cluster)
     log_jobs_seen(caller.principal, f"job {jobid}", rows)
-    return answer(rows, keys, params.format, WINDOW_KEYS)
+    return answer(rows, params, JobRow, WINDOW_KEYS)
 
 
 PART_LISTS = union_of_lists(PART_ROWS.values())
@@ -245,14 +244,13 @@ def job_parts(
     caller: CurrentCaller, jobid: JobId, part: JobPart, params: InQuery[PartsQuery]
 ) -> Response:
     """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
-    keys = select_keys(params.fields, PART_ROWS[part].model_fields)
     with caller.services.reader.connect() as db:
         run = run_of(db, caller.access, jobid, params.cluster, params.run)
         parts = parts_of(db, caller.access, run["id"]) if run else None
     if run is None or parts is None:
-        return answer([], keys, params.format)
+        return answer([], params, PART_ROWS[part])
     log_jobs_seen(caller.principal, f"{part} of job {jobid}", [run])
-    return answer(parts[part], keys, params.format)
+    return answer(parts[part], params, PART_ROWS[part])
 
 
 GroupRow = row_model("JobGroupRow", arrays.columns())
@@ -279,8 +277,7 @@ async def job_groups(
     caller: CurrentCaller, request: Request, params: InQuery[GroupsQuery]
 ) -> Response:
     """Arrays or het jobs, sorted by the latest start of their jobs; sums include all their jobs."""
-    keys, after = select_keys(params.fields, GroupRow.model_fields), params.after(float)
-    job_filter = params.filter(caller.services.clock())
+    job_filter, after = params.filter(caller.services.clock()), params.after(float)
 
     def read_page() -> Response:
         with caller.services.reader.connect() as db:
@@ -288,6 +285,6 @@ async def job_groups(
                 db, caller.access, params.kind, params.limit, job_filter, after
             )
         log_jobs_seen(caller.principal, f"{params.kind} jobs", rows)
-        return with_link(answer(rows, keys, params.format), request, params, more)
+        return with_link(answer(rows, params, GroupRow), request, params, more)
 
     return await run_in_thread(caller, read_page, costly=True)

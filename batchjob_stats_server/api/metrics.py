@@ -15,7 +15,7 @@ from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.timeseries.base import Point, TimeSeriesStore
-from batchjob_stats_server.api.answers import answer, select_keys
+from batchjob_stats_server.api.answers import answer
 from batchjob_stats_server.api.jobs import JobId, run_of
 from batchjob_stats_server.api.params import PREFIX, InQuery, RowsParams, RunParams, Time, Word
 from batchjob_stats_server.auth.identity import CurrentCaller
@@ -96,11 +96,10 @@ async def job_metrics(
 ) -> Response:
     """Usage of one run of a job over time, by node and GPU; gaps have no points."""
     services, principal, access = caller.services, caller.principal, caller.access
-    keys = select_keys(params.fields, MetricRow.model_fields)
     _require_store(services)
     run_and_job = await run_sync(_find_run, services, access, jobid, params)
     if run_and_job is None or not run_and_job[1].window.is_displayed:
-        return answer([], keys, params.format)
+        return answer([], params, MetricRow)
     run, job = run_and_job
     log_jobs_seen(principal, f"metrics of job {jobid}", [run])
 
@@ -121,7 +120,7 @@ async def job_metrics(
             for line in (aggregate(lines) if params.aggregate else lines)
             for point in line.series.points
         ]  # fmt: skip
-        return answer(rows, keys, params.format)
+        return answer(rows, params, MetricRow)
 
     return await services.stores.run(principal.person_key(), read_rows)
 
@@ -182,7 +181,6 @@ async def node_metrics(
 ) -> Response:
     """Usage of a node over time; only for viewers, since it includes everybody's jobs."""
     services = caller.services
-    keys = select_keys(params.fields, NodeMetricRow.model_fields)
     if not caller.access.sees_all(cluster):
         raise Problem(
             403, f"only users who may see all jobs of {cluster} may see the usage of its nodes"
@@ -204,6 +202,6 @@ async def node_metrics(
             )
             for point in series.points
         ]  # fmt: skip
-        return answer(rows, keys, params.format)
+        return answer(rows, params, NodeMetricRow)
 
     return await services.stores.run(caller.principal.person_key(), read_rows)

@@ -14,13 +14,7 @@ from pydantic import Field
 
 from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
 from batchjob_stats_server.api import jobs
-from batchjob_stats_server.api.answers import (
-    TurnRoute,
-    answer,
-    list_type,
-    select_keys,
-    union_of_lists,
-)
+from batchjob_stats_server.api.answers import TurnRoute, answer, list_type, union_of_lists
 from batchjob_stats_server.api.jobs import (
     PART_LISTS,
     PART_ROWS,
@@ -184,7 +178,7 @@ REPORT_ROWS: Mapping[ReportPart, type[Any]] = {
 def one_job(caller: CurrentCaller, params: InQuery[OneJobQuery]) -> Response:
     """All runs of a job, latest first."""
     if params.jobid is None:
-        return answer([], select_keys(params.fields, JobRow.model_fields), params.format)
+        return answer([], params, JobRow)
     return jobs.job(caller, params.jobid, params)
 
 
@@ -192,7 +186,7 @@ def one_job(caller: CurrentCaller, params: InQuery[OneJobQuery]) -> Response:
 async def one_job_metrics(caller: CurrentCaller, params: InQuery[OneJobMetricsQuery]) -> Response:
     """Usage of one run of a job over time, by node and GPU; gaps have no points."""
     if params.jobid is None:
-        return answer([], select_keys(params.fields, MetricRow.model_fields), params.format)
+        return answer([], params, MetricRow)
     return await job_metrics(caller, params.jobid, params)
 
 
@@ -201,12 +195,11 @@ def one_job_report(
     caller: CurrentCaller, part: ReportPart, params: InQuery[OneJobPartsQuery]
 ) -> Response:
     """A list of the report of one run: efficiency, advice, comparisons, skipped rules or logs."""
-    keys = select_keys(params.fields, REPORT_ROWS[part].__dataclass_fields__)
     report = find_report(caller, params.jobid, params) if params.jobid else None
     if report is None:
-        return answer([], keys, params.format)
+        return answer([], params, REPORT_ROWS[part])
     found = report.similar.comparisons if part == "comparisons" else getattr(report, part)
-    return answer([asdict(each) for each in found], keys, params.format)
+    return answer([asdict(each) for each in found], params, REPORT_ROWS[part])
 
 
 @router.get("/job/{part}", response_model=PART_LISTS)
@@ -215,5 +208,5 @@ def one_job_parts(
 ) -> Response:
     """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
     if params.jobid is None:
-        return answer([], select_keys(params.fields, PART_ROWS[part].model_fields), params.format)
+        return answer([], params, PART_ROWS[part])
     return jobs.job_parts(caller, params.jobid, part, params)

@@ -1,12 +1,12 @@
 """Sums of usage over days, and statistics for operators; users see those of their own jobs."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Response
 from pydantic import Field
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import RowMapping
 
 from batchjob.judgements import (
     BASIS_MEANS,
@@ -19,14 +19,7 @@ from batchjob.judgements import (
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_db.queries.operators import RESOURCES, unused_key
-from batchjob_stats_server.api.answers import (
-    CostlyRoute,
-    answer,
-    list_type,
-    row_model,
-    select_keys,
-    table,
-)
+from batchjob_stats_server.api.answers import CostlyRoute, answer, list_type, row_model, select_keys
 from batchjob_stats_server.api.params import (
     PREFIX,
     ClusterRows,
@@ -108,39 +101,46 @@ class UsageQuery(SumsParams):
         return [KEYS[name] for name in dict.fromkeys(self.by)]
 
 
+def _sums(
+    caller: Caller, params: SumsParams, by: Sequence[usage.By], **what: Any
+) -> Sequence[RowMapping]:
+    """Sums of the selected days and owners."""
+    since, until = params.window(caller.services.clock())
+    with caller.services.reader.connect() as db:
+        return usage.sum_usage(db, caller.access, by, since, until, **params.owners(), **what)
+
+
 @router.get("/usage", response_model=list_type(UsageRow), description=_USAGE, name="usage")
 def sums(caller: CurrentCaller, params: InQuery[UsageQuery]) -> Response:
     """Sums of the jobs that the caller may see."""
-    keys = select_keys(params.fields, UsageRow.model_fields)
+    keys = select_keys(params, UsageRow)
     columns = [name for name in schema.DAILY_SUMS if name in keys]
-    return table(caller, params, UsageRow, lambda db: usage.sum_usage(
-        db, caller.access, params.keys(), *params.window(caller.services.clock()),
-        columns=columns or schema.DAILY_SUMS, most=usage.MAX_ROWS, **params.owners(),
-    ))  # fmt: skip
+    rows = _sums(caller, params, params.keys(), columns=columns, most=usage.MAX_ROWS)
+    return answer(rows, params, UsageRow)
 
 
 @router.get("/usage/emissions", response_model=list_type(EmissionsRow))
 def usage_emissions(caller: CurrentCaller, params: InQuery[UsageQuery]) -> Response:
     """Grams of CO2 equivalent by provider; figures of different providers must not be added."""
-    return table(caller, params, EmissionsRow, lambda db: usage.sum_emissions(
-        db, caller.access, params.keys(), *params.window(caller.services.clock()),
-        most=usage.MAX_ROWS, **params.owners(),
-    ))  # fmt: skip
+    what = {"sums": schema.EMISSIONS, "most": usage.MAX_ROWS}
+    rows = _sums(caller, params, params.keys(), **what)
+    return answer(rows, params, EmissionsRow)
 
 
 @router.get("/accounts", response_model=list_type(AccountRow))
 def accounts(caller: CurrentCaller, params: InQuery[Days]) -> Response:
     """Accounts with jobs on these days that the caller may see."""
     window = params.window(caller.services.clock())
-    return table(caller, params, AccountRow, lambda db: stats.accounts(
-        db, caller.access, *window, params.cluster
-    ))  # fmt: skip
+    with caller.services.reader.connect() as db:
+        rows = stats.accounts(db, caller.access, *window, params.cluster)
+    return answer(rows, params, AccountRow)
 
 
 @router.get("/clusters", response_model=list_type(ClusterRow))
 def clusters(caller: CurrentCaller, params: InQuery[RowsParams]) -> Response:
     """All clusters, with one row for each source of job records and the time it was last read."""
-    return table(caller, params, ClusterRow, stats.clusters)
+    with caller.services.reader.connect() as db:
+        return answer(stats.clusters(db), params, ClusterRow)
 
 
 class SumsQuery(SumsParams):
@@ -159,26 +159,16 @@ class WasteQuery(SumsQuery):
 @router.get("/stats/waste", response_model=list_type(WasteRow), description=_WASTE)
 def waste(caller: CurrentCaller, params: InQuery[WasteQuery]) -> Response:
     """Users with the most unused resources; only measured jobs are counted."""
-    return table(caller, params, WasteRow, lambda db: operators.most_wasteful(
-        _sums(caller, params, db, _WASTE_COLUMNS), params.limit, params.of
-    ))  # fmt: skip
+    rows = _sums(caller, params, [KEYS[params.by]], columns=_WASTE_COLUMNS)
+    return answer(operators.most_wasteful(rows, params.limit, params.of), params, WasteRow)
 
 
 @router.get("/stats/failures", response_model=list_type(FailureRow), description=_FAILURES)
 def failures(caller: CurrentCaller, params: InQuery[SumsQuery]) -> Response:
     """Users with the most failed jobs."""
-    return table(caller, params, FailureRow, lambda db: operators.most_failures(
-        _sums(caller, params, db, ["jobs_ended", "jobs_failed"]), params.limit
-    ))  # fmt: skip
-
-
-def _sums(
-    caller: Caller, params: SumsQuery, db: Connection, columns: Sequence[str]
-) -> Sequence[RowMapping]:
-    return usage.sum_usage(
-        db, caller.access, [KEYS[params.by]], *params.window(caller.services.clock()),
-        columns=columns, **params.owners(),
-    )  # fmt: skip
+    columns = ["jobs_ended", "jobs_failed"]
+    rows = _sums(caller, params, [KEYS[params.by]], columns=columns)
+    return answer(operators.most_failures(rows, params.limit), params, FailureRow)
 
 
 class WaitsQuery(Days):
@@ -191,9 +181,11 @@ class WaitsQuery(Days):
 def waits(caller: CurrentCaller, params: InQuery[WaitsQuery]) -> Response:
     """Percentiles of the waiting times of the jobs that started on each day, by partition."""
     window = params.window(caller.services.clock())
-    return table(caller, params, WaitRow, lambda db: operators.waits_by_partition(
-        db, caller.access, *window, params.cluster, params.partition
-    ))  # fmt: skip
+    with caller.services.reader.connect() as db:
+        rows = operators.waits_by_partition(
+            db, caller.access, *window, params.cluster, params.partition
+        )
+    return answer(rows, params, WaitRow)
 
 
 class IdleQuery(ClusterRows):
@@ -211,27 +203,27 @@ class IdleQuery(ClusterRows):
 @router.get("/stats/usual-waits", response_model=list_type(UsualWaitRow))
 def usual_waits(caller: CurrentCaller, params: InQuery[ClusterRows]) -> Response:
     """Percentiles of the waits of the last 30 days, by partition, by user and by account."""
-    return table(caller, params, UsualWaitRow, lambda db: stats.usual_waits(
-        db, caller.access, params.cluster, int(caller.services.clock())
-    ))  # fmt: skip
+    with caller.services.reader.connect() as db:
+        rows = stats.usual_waits(db, caller.access, params.cluster, int(caller.services.clock()))
+    return answer(rows, params, UsualWaitRow)
 
 
 @router.get("/stats/idle-gpus", response_model=list_type(IdleGpuRow))
 def idle_gpus(caller: CurrentCaller, params: InQuery[IdleQuery]) -> Response:
     """Running jobs that leave allocated GPUs unused, as last measured."""
-    keys, limits = select_keys(params.fields, IdleGpuRow.model_fields), thresholds()
+    limits = thresholds()
     ratio, seconds = params.utilization_at_most, params.held_at_least
     at_most = limits.idle_gpu if ratio is None else ratio
     held = limits.idle_after if seconds is None else seconds
     with caller.services.reader.connect() as db:
         rows = operators.idle_gpus(db, caller.access, at_most, held, params.limit, params.cluster)
     log_jobs_seen(caller.principal, "idle GPUs", rows)
-    return answer(rows, keys, params.format)
+    return answer(rows, params, IdleGpuRow)
 
 
 @router.get("/stats/unfinished", response_model=list_type(UnfinishedRow))
 def unfinished(caller: CurrentCaller, params: InQuery[ClusterRows]) -> Response:
     """Numbers of pending, running and suspended jobs."""
-    return table(caller, params, UnfinishedRow, lambda db: stats.unfinished_by_state(
-        db, caller.access, params.cluster
-    ))  # fmt: skip
+    with caller.services.reader.connect() as db:
+        rows = stats.unfinished_by_state(db, caller.access, params.cluster)
+    return answer(rows, params, UnfinishedRow)

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult
 from starlette.types import Scope
 
 from batchjob.runtime.values import LOOPBACK, Network, host_name
-from batchjob_stats_server.http.problems import Problem
+from batchjob_stats_server.http.problems import SAFE_METHODS, Problem
 from batchjob_stats_server.options import ServerWebOptions
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -57,7 +57,6 @@ def caller_of(scope: Scope, trusted: Iterable[Network]) -> object:
 
 ON_THIS_MACHINE = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 _FORWARDED = b"x-forwarded-proto"
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _host_name = functools.lru_cache(16)(host_name)  # nearly all requests have the same
 
 
@@ -82,7 +81,7 @@ def find_problem(scope: Scope, allowed: frozenset[str] | None) -> Problem | None
         return Problem(400, "expected a name or an address in the Host header")
     if allowed is not None and _host_name(host) not in allowed:
         return Problem(421, "unknown Host header; see web.allowed-host")
-    if scope["method"] not in _SAFE_METHODS:
+    if scope["method"] not in SAFE_METHODS:
         # A page cannot send this header to another origin, so here it needs no trust.
         schemes = {scope["scheme"], *_values(scope, _FORWARDED)}
         origins = {f"{scheme}://{host.lower()}" for scheme in schemes}

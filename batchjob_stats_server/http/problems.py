@@ -24,7 +24,7 @@ from batchjob_stats_server.turns import TimeSeriesBusyError
 
 log = logging.getLogger(__name__)
 
-SAFE_METHODS = ("GET", "HEAD")
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 MEDIA_TYPE = "application/problem+json"
 
 

@@ -86,7 +86,7 @@ def read_all_pages(db, access, order=NEWEST_FIRST, job_filter=ALL_JOBS, size=7):
 
 @pytest.mark.parametrize("access", [EVERYTHING, COORDINATOR], ids=["all", "coordinator"])
 @pytest.mark.parametrize("descending", [True, False])
-@pytest.mark.parametrize("key", SORTS)
+@pytest.mark.parametrize("key", SORTS.values())
 def test_pages_in_any_order_contain_each_job_once(db, key, descending, access):
     rows = read_all_pages(db, access, SortOrder(key, descending))
     expected = read_all_pages(db, access)
