@@ -4,6 +4,7 @@ Commands on this machine read it from the database themselves, so nothing of the
 imported here.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +18,7 @@ from batchjob_stats_db.measure.current_use import CurrentUse
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.job_list import Page, SortOrder, list_jobs, rows_by_ids
+from batchjob_stats_db.queries.job_list import Page, list_jobs, rows_by_ids
 from batchjob_stats_db.queries.stats import usual_waits
 from batchjob_stats_server.api.reports import ReportSources, report_of
 from batchjob_stats_server.report import explain
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from batchjob_stats_server.services import Services
 
 HOUR, HOURS = 3600, 24
-_MOST_LIVE, _MOST_ENDED = 200, 1000  # jobs that are read
+_MOST_LIVE, _MOST_ENDED = 200, 200  # jobs that are read
+_LONGEST_DAYS = 31  # jobs that ran for longer are not among the ended ones
 _CHANGES = 3
 
 COLUMNS = (
@@ -72,7 +74,7 @@ class Present(NamedTuple):
     running: Sequence[Row]
     to_measure: Sequence[JobToMeasure]  # the running ones
     waiting: Sequence[Group]
-    ended: Sequence[Row]  # since yesterday, the latest first
+    ended: Sequence[Row]  # since yesterday, by their start, the latest first
     is_cut: bool  # whether more have ended since then
     shares: Mapping[tuple[str, str], float]  # cluster and account: what is used of the share
     use: Mapping[int, CurrentUse] = {}  # by the row's id; of those that were measured just now
@@ -100,27 +102,24 @@ class Present(NamedTuple):
             if begin is None or end <= max(begin, first):
                 continue
             rates = _rates(row, end - begin)
-            for hour in range(max(first, int(begin) // HOUR * HOUR), int(end) + 1, HOUR):
+            for hour in range(max(first, int(begin) // HOUR * HOUR), math.ceil(end), HOUR):
                 seconds = min(end, hour + HOUR) - max(begin, hour)
-                part = max(0.0, seconds) / max(1, min(HOUR, last - hour))
-                for what, (used, held) in rates.items():
+                part = seconds / max(1, min(HOUR, last - hour))
+                for what, used, held in rates:
                     before = sums[what].get(hour, (0.0, 0.0))
                     sums[what][hour] = before[0] + part * used, before[1] + part * held
         return sums
 
 
-def _rates(row: Row, seconds: float) -> dict[str, tuple[float, float]]:
+def _rates(row: Row, seconds: float) -> list[tuple[str, float, float]]:
     """What a job used and held; power is only used."""
-    held = {
-        "CPUs": (row["allocated_cpus"], row["cpu_efficiency"]),
-        "Memory": (row["allocated_memory_bytes"], row["memory_efficiency"]),
-        "GPUs": (row["gpus_held"], row["usage_gpu_utilization_ratio"]),
-    }
-    watts = (row["energy_used_joules"] or 0.0) / seconds
-    found = {
-        what: ((ratio or 0.0) * amount, amount) for what, (amount, ratio) in held.items() if amount
-    }
-    return {**found, "Power": (watts, watts)}
+    amounts = (
+        ("CPUs", row["allocated_cpus"], row["cpu_efficiency"]),
+        ("Memory", row["allocated_memory_bytes"], row["memory_efficiency"]),
+        ("GPUs", row["gpus_held"], row["usage_gpu_utilization_ratio"]),
+        ("Power", (row["energy_used_joules"] or 0.0) / seconds, 1.0),
+    )
+    return [(what, (ratio or 0.0) * held, held) for what, held, ratio in amounts if held]
 
 
 def gather(sources: "Services | ReportSources", access: Access, user: str | None) -> Present:
@@ -132,10 +131,12 @@ def gather(sources: "Services | ReportSources", access: Access, user: str | None
         running = list_jobs(db, access, own._replace(running=True), page=live).rows
         pending = own._replace(states=(JobState.PENDING,))
         waiting = list_jobs(db, access, pending, page=live).rows
-        by_end, page = SortOrder("end_time"), Page(_MOST_ENDED, columns=COLUMNS)
-        ended, more = list_jobs(db, access, own._replace(ended_from=since), by_end, page)
+        # In the order of an index: the newest jobs are read, not all that a person ever had.
+        newest = own._replace(started_from=since - _LONGEST_DAYS * DAY, ended_from=since)
+        ended, more = list_jobs(db, access, newest, page=Page(_MOST_ENDED, columns=COLUMNS))
         waits = usual_waits(db, access, None, now) if waiting else ()
-        jobs = visible_jobs(db, access, [row["id"] for row in running], policy, now)
+        ids = [row["id"] for row in running] if sources.stores.has_store else ()
+        jobs = visible_jobs(db, access, ids, policy, now) if ids else {}
     of_partition = {
         (row["cluster"], row["partition"]): row
         for row in waits if not (row["username"] or row["account"])
