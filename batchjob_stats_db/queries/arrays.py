@@ -1,5 +1,6 @@
 """Arrays and het jobs, each as one row with its jobs' states and total usage."""
 
+import functools
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
@@ -107,6 +108,7 @@ _SAME_OF_TASKS = (
 )  # fmt: skip
 
 
+@functools.cache
 def columns(kind: JobGroupKind = JobGroupKind.ARRAY) -> tuple[ColumnElement[Any], ...]:
     """Columns of a group's row."""
     states = (
@@ -186,16 +188,17 @@ def _within_row_limit(db: Connection, kind: JobGroupKind, found: Sequence[Any]) 
     return found
 
 
+@functools.cache
+def _sums(kind: JobGroupKind) -> sa.Select[Any]:
+    query = sa.select(*columns(kind)).select_from(schema.job.outerjoin(schema.job_usage))
+    return query.group_by(_job.cluster, _GROUP_ID[kind], _job.username)
+
+
 def _sum_groups(
     db: Connection,
     kind: JobGroupKind,
     found: Sequence[Any],
     conditions: Sequence[ColumnElement[bool]],
 ) -> Sequence[RowMapping]:
-    query = (
-        sa.select(*columns(kind))
-        .select_from(schema.job.outerjoin(schema.job_usage))
-        .where(_member_condition(kind, found), *conditions)
-        .group_by(_job.cluster, _GROUP_ID[kind], _job.username)
-    )
+    query = _sums(kind).where(_member_condition(kind, found), *conditions)
     return db.execute(query).mappings().all()

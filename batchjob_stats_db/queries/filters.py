@@ -122,11 +122,6 @@ def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _is_no_task(job: Any) -> ColumnElement[bool]:
-    """Whether it is no task of an array; workflows of tracked work are not arrays."""
-    return sa.or_(job.array_jobid == sa.literal_column("''"), job.tool != "")
-
-
 def _place_in_array(job: Any) -> ColumnElement[Any]:
     """Running tasks before waiting ones, these before ended ones; then the latest."""
     states = (sa.case((job.state.in_(RUNNING_STATES), 2), (job.state == "PENDING", 1), else_=0),)
@@ -135,9 +130,10 @@ def _place_in_array(job: Any) -> ColumnElement[Any]:
 
 _other = schema.job.alias().c
 _STANDS_FOR_ITS_ARRAY = sa.or_(
-    _is_no_task(_job),
+    _job.array_jobid == sa.literal_column("''"),
+    _job.tool != "",  # workflows of tracked work are no arrays
     ~sa.exists().where(
-        sa.not_(_is_no_task(_other)),
+        _other.array_jobid != sa.literal_column("''"),  # as the partial index has it
         _other.cluster == _job.cluster,
         _other.array_jobid == _job.array_jobid,
         _other.username == _job.username,
