@@ -11,6 +11,7 @@ from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError,
 from batchjob.schedulers.fields import RowError, quarantined_row, row_problem
 from batchjob.schedulers.json_record import decode
 from batchjob.schedulers.log_follower import check_readable, follow, watermark_since
+from batchjob.schedulers.reallocation import held_beyond
 from batchjob.schedulers.records import RAW_LIMIT, JobRecord, QuarantinedRow, merge_by_key, run_time
 
 _SOURCE = "jsonl"
@@ -34,7 +35,8 @@ def job_record(document: Any, cluster: str) -> tuple[JobRecord, tuple[str, ...]]
             job.start_time, job.end_time, job.elapsed_seconds, job.suspended_seconds
         )
         job = job._replace(elapsed_seconds=elapsed, suspended_seconds=suspended)
-    return job, parse_errors
+    unsaid = {name: sum_ for name, sum_ in held_beyond(job).items() if getattr(job, name) is None}
+    return job._replace(**unsaid), parse_errors
 
 
 class Jsonl:

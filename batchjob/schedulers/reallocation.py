@@ -33,6 +33,17 @@ def held_before(known: UnfinishedJob, change: Reallocation) -> dict[str, Any]:
     }
 
 
+def held_beyond(job: JobRecord) -> dict[str, Any]:
+    """The fields of what a job held beyond its last allocation, by all its changes."""
+    found: dict[str, Any] = {}
+    for until, *amounts in job.reallocations:
+        ran = max(0.0, until - (job.start_time or until))
+        for name, amount in zip(_AMOUNTS, amounts, strict=True):
+            if amount is not None:
+                found[name] = found.get(name, 0.0) + amount * ran
+    return found
+
+
 def with_seen_change(record: JobRecord, known: UnfinishedJob | None, now: float) -> JobRecord:
     """The record of a source that says only what a job holds now.
 

@@ -516,15 +516,19 @@ def lsf_phases():
     return lsb_acct.with_phases(job, phases)
 
 
-def json_phases():
+def json_phases(**sums):
     change = {"until_time": BEGIN + 660, "cpus": 4}
     nodes = [{"node": "n1", "cpus": 4}, {"node": "n2", "cpus": 4, "until_time": BEGIN + 660}]
     line = {
         "jobid": "7", "submit_time": BEGIN, "state": "COMPLETED", "start_time": BEGIN + 60,
         "end_time": BEGIN + 3660, "allocated_cpus": 4, "allocated_nodes": 2, "nodes": nodes,
-        "reallocations": [change], "resized_cpu_seconds": 2400.0,
+        "reallocations": [change], **sums,
     }  # fmt: skip
     return job_record(line, "c1")[0]
+
+
+def json_phases_with_their_sum():
+    return json_phases(resized_cpu_seconds=2400.0)
 
 
 def as_polled(source_at, rows):
@@ -566,7 +570,12 @@ def bjobs_phases():
     return as_polled(lambda clock: bjobs.Bjobs("c1", bjobs.BjobsOptions(), clock), rows)
 
 
-@pytest.mark.parametrize("tell", [pbs_phases, qstat_phases, lsf_phases, bjobs_phases, json_phases])
+PHASES = (
+    pbs_phases, qstat_phases, lsf_phases, bjobs_phases, json_phases, json_phases_with_their_sum
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("tell", PHASES)
 def test_every_source_tells_the_same_of_a_job_that_gave_back_a_node(tell):
     """Two nodes for ten minutes, then one for fifty."""
     job = tell()

@@ -50,6 +50,7 @@ class Bjobs(SnapshotSource):
 
     def check(self) -> tuple[str, ...]:
         """See AccountingSource. LSF shows all jobs unless SECURE_JOB_INFO_LEVEL forbids it."""
+        next(self.query_jobs(), None)  # raises SchedulerError
         return ()
 
     def query_jobs(self) -> Iterator[tuple[str, FieldReader]]:

@@ -17,6 +17,7 @@ from batchjob.schedulers.lsf.accounting.records import (
     with_known_submit_time,
 )
 from batchjob.schedulers.lsf.formats import lsf_hosts
+from batchjob.schedulers.reallocation import held_beyond
 from batchjob.schedulers.records import (
     JobRecord,
     NodeShare,
@@ -167,20 +168,16 @@ def with_phases(job: JobRecord, phases: Phases) -> JobRecord:
     if found is None or job.allocated_cpus is None or job.start_time is None:
         return job
     changes: list[Reallocation] = []
-    resized, following = 0.0, job.allocated_cpus
+    following = job.allocated_cpus
     for end, held in reversed(found):
         cpus = sum(held.values())
         changes.insert(0, Reallocation(end, cpus - following))
-        resized += (cpus - following) * max(0, end - job.start_time)
         following = cpus
         shares = (NodeShare(host, cpus) for host, cpus in held.items())
         job = job._replace(reallocations=(changes[0],), allocated_nodes=None)
         job = with_returned_nodes(shares, job)
-    return job._replace(
-        reallocations=tuple(changes),
-        resized_cpu_seconds=resized,
-        allocated_nodes=len(job.nodes) or None,
-    )
+    job = job._replace(reallocations=tuple(changes), allocated_nodes=len(job.nodes) or None)
+    return job._replace(resized_cpu_seconds=held_beyond(job)["resized_cpu_seconds"])
 
 
 def parse_phases(state: Mapping[str, object]) -> Phases:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from batchjob.runtime.subprocesses import NotJsonError
+from batchjob.runtime.subprocesses import NotJsonError, SchedulerError
 from batchjob.schedulers.accounting import SourceError, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader
 from batchjob.schedulers.lsf.accounting import bjobs
@@ -44,6 +44,15 @@ def bjobs_printing(tmp_path):
 def bjobs_output(*changes) -> bytes:
     rows = [BJOBS_RECORD | change for change in changes]
     return json.dumps({"COMMAND": "bjobs", "JOBS": len(rows), "RECORDS": rows}).encode()
+
+
+def test_check_names_a_command_that_does_not_answer(bjobs_printing, tmp_path):
+    assert bjobs_printing(bjobs_output({})).check() == ()
+    absent = Bjobs("c1", bjobs.BjobsOptions(bjobs=str(tmp_path / "absent")), lambda: NOW)
+    with pytest.raises(SchedulerError, match="absent"):
+        absent.check()
+    with pytest.raises(SchedulerError):
+        bjobs_printing(b"Failed in an LSF library call\n", status=255).check()
 
 
 def test_running_job(bjobs_printing):
