@@ -12,19 +12,14 @@ from functools import partial
 from typing import NamedTuple
 
 from batchjob.judgements import COMPLETE_COVERAGE, MORE_CPU, exceeds_cpus
+from batchjob.quantities import job as of_job
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
-from batchjob.quantities.job import (
-    CPU_SECONDS,
-    END_TIME,
-    MEMORY_CURRENT,
-    MEMORY_PEAK,
-    THREADS,
-    THREADS_PEAK,
-)
+from batchjob.quantities.job import CPU_SECONDS, END_TIME, MEMORY_CURRENT, MEMORY_PEAK
 from batchjob.quantities.quantity import Statistic
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS
 from batchjob.schedulers.node_names import NodeNames
 from batchjob_stats_db.database.gate import MAX_KEY_LENGTH, broken_rule, limits
+from batchjob_stats_db.measure import node_usage
 from batchjob_stats_db.measure.coverage import (
     MeasuredTime,
     NodeSamples,
@@ -33,17 +28,6 @@ from batchjob_stats_db.measure.coverage import (
     has_gaps,
     has_gpu_gaps,
     measured_until,
-)
-from batchjob_stats_db.measure.node_usage import (
-    GPU_METRICS,
-    NODE_PEAKS,
-    UTILIZATION,
-    GpuUsage,
-    NodeUsage,
-    by_instance,
-    gpu_columns,
-    gpu_usages,
-    node_usages,
 )
 from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES, ENERGY_MISSING
 from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
@@ -125,10 +109,10 @@ class MeasuredUsage(NamedTuple):
     until_time: int  # end of the measured time, in epoch seconds
     caveats: str
     values: Mapping[str, float | int]  # the other columns, if known
-    devices: Sequence[GpuUsage]
+    devices: Sequence[node_usage.GpuUsage]
     emissions: Mapping[str, float]  # provider → grams
     refused: Sequence[str] = ()  # the gate's rules that values broke; not stored
-    by_node: Sequence[NodeUsage] = ()
+    by_node: Sequence[node_usage.NodeUsage] = ()
 
 
 PRESENCE_METRIC = CPU_SECONDS.name  # every job has it on every node
@@ -136,12 +120,12 @@ _END_TIME = END_TIME.metric.name
 _CURRENT_MEMORY = MEMORY_CURRENT.metric.name
 _SAMPLED_PEAKS = (
     (MEMORY_PEAK, MEMORY_CURRENT, ("memory_peak_bytes", "memory_peak_node_bytes"), PEAK_SAMPLED),
-    (THREADS_PEAK, THREADS, ("threads_peak",), THREADS_SAMPLED),
+    (of_job.THREADS_PEAK, of_job.THREADS, ("threads_peak",), THREADS_SAMPLED),
 )
 """Peaks of the kernel, what takes their place on nodes without, and the columns and caveats."""
 _EMISSIONS = EMISSIONS_GRAMS.metric.name
 _ENERGY = ENERGY_JOULES.metric.name
-_MEAN_GPU_UTILIZATION = (Statistic.MEAN, UTILIZATION)
+_MEAN_GPU_UTILIZATION = (Statistic.MEAN, node_usage.UTILIZATION)
 
 _COLUMNS = (*USAGE_COLUMNS, *ENERGY_COLUMNS)
 
@@ -149,7 +133,7 @@ _COLUMNS = (*USAGE_COLUMNS, *ENERGY_COLUMNS)
 def _metrics(statistic: Statistic, *more: str) -> tuple[str, ...]:
     """The metrics of the columns of a statistic, those of GPUs, and more of them."""
     of_columns = (each.quantity.metric.name for each in _COLUMNS if each.statistic is statistic)
-    return tuple(dict.fromkeys((*of_columns, *GPU_METRICS.get(statistic, ()), *more)))
+    return tuple(dict.fromkeys((*of_columns, *node_usage.GPU_METRICS.get(statistic, ()), *more)))
 
 
 _TOTALS = _metrics(Statistic.TOTAL, _EMISSIONS)
@@ -158,7 +142,11 @@ _MEANS = _metrics(Statistic.MEAN)
 METRICS: Mapping[Statistic, tuple[str, ...]] = {
     Statistic.TOTAL: _TOTALS,
     Statistic.PEAK: _metrics(
-        Statistic.PEAK, _END_TIME, _CURRENT_MEMORY, THREADS.metric.name, *NODE_PEAKS
+        Statistic.PEAK,
+        _END_TIME,
+        _CURRENT_MEMORY,
+        of_job.THREADS.metric.name,
+        *node_usage.NODE_PEAKS,
     ),
     Statistic.MEAN: _MEANS,
     Statistic.COUNT: (PRESENCE_METRIC, *_MEANS),
@@ -172,17 +160,17 @@ _VALUES = (Statistic.TOTAL, Statistic.PEAK, Statistic.MEAN)
 _LIMITS: Mapping[str, tuple[float, float]] = {
     **{each.quantity.metric.name: limits(each.name) for each in _COLUMNS},
     _EMISSIONS: limits("grams"),
-    UTILIZATION: limits("utilization_ratio"),
-    **{metric: limits(metric) for metric in NODE_PEAKS},
+    node_usage.UTILIZATION: limits("utilization_ratio"),
+    **{metric: limits(metric) for metric in node_usage.NODE_PEAKS},
     **{
         metric: limits(metric.removesuffix("_total"))
         for statistic in (Statistic.TOTAL, Statistic.PEAK)
-        for metric in GPU_METRICS[statistic]
+        for metric in node_usage.GPU_METRICS[statistic]
     },
 }
 
 # Of a job on one node. A GPU has at most seven instances of seven parts (MIG).
-_OF_GPUS = (metric for metrics in GPU_METRICS.values() for metric in metrics)
+_OF_GPUS = (metric for metrics in node_usage.GPU_METRICS.values() for metric in metrics)
 _MOST_OF_NODE = {**dict.fromkeys(_OF_GPUS, 1024), _EMISSIONS: 64}
 _ROW_LABELS = ("provider", "uuid", "gpu_instance", "gpu")
 
@@ -203,8 +191,8 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     until = job.window.until if job.end is None else job.end
     if job.end is None:
         until = max(job.start, measured_until(nodes, job.start, until, interval))
-    gpus = gpu_usages(kept, job.gpus, until - job.start, interval)
-    values.update(gpu_columns(gpus))
+    gpus = node_usage.gpu_usages(kept, job.gpus, until - job.start, interval)
+    values.update(node_usage.gpu_columns(gpus))
     time = MeasuredTime(job.start, job.end, until)
     covered = coverage(nodes, job.nodes, time, interval, [at for _, at in job.returned])
     if job.end is None:
@@ -222,7 +210,7 @@ def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> Meas
     samples = sum(node.samples for node in nodes)
     return MeasuredUsage(
         job.id, samples, dropped, len(nodes), covered, until, words, values, gpus, emissions,
-        tuple(refused.elements()), node_usages(kept),
+        tuple(refused.elements()), node_usage.node_usages(kept),
     )  # fmt: skip
 
 
@@ -367,7 +355,7 @@ def _add_sampled_peaks(kept: JobSeries, values: dict[str, float | int], caveats:
     for peak, sampled, columns, caveat in _SAMPLED_PEAKS:
         peaks = kept[Statistic.PEAK, peak.metric.name]
         exact = {_instance(each) for each in peaks if {*peak.labels} <= each.labels.items()}
-        seen = by_instance((*peaks, *kept[Statistic.PEAK, sampled.metric.name]))
+        seen = node_usage.by_instance((*peaks, *kept[Statistic.PEAK, sampled.metric.name]))
         others = {each: value for each, value in seen.items() if each not in exact}
         if others:
             known, known_node = values.get(columns[0], 0), values.get(columns[-1], 0)
@@ -383,19 +371,20 @@ def samples_by_node(
     kept: JobSeries, returned: Callable[[str], int | None] = lambda _: None
 ) -> list[NodeSamples]:
     """The samples of each node; `returned` says when an instance's node was given back."""
-    latest = by_instance(kept[Statistic.LATEST, PRESENCE_METRIC])
-    ends = by_instance(kept[Statistic.PEAK, _END_TIME])
-    resets = by_instance(kept[Statistic.RESET, PRESENCE_METRIC])
-    gauges = by_instance(kept[Statistic.COUNT, _CURRENT_MEMORY])
-    latest_gauges = by_instance(kept[Statistic.LATEST, _CURRENT_MEMORY])
-    used = by_instance(kept[Statistic.TOTAL, PRESENCE_METRIC], sum)
+    latest = node_usage.by_instance(kept[Statistic.LATEST, PRESENCE_METRIC])
+    ends = node_usage.by_instance(kept[Statistic.PEAK, _END_TIME])
+    resets = node_usage.by_instance(kept[Statistic.RESET, PRESENCE_METRIC])
+    gauges = node_usage.by_instance(kept[Statistic.COUNT, _CURRENT_MEMORY])
+    latest_gauges = node_usage.by_instance(kept[Statistic.LATEST, _CURRENT_MEMORY])
+    counted = node_usage.by_instance(kept[Statistic.COUNT, PRESENCE_METRIC])
+    used = node_usage.by_instance(kept[Statistic.TOTAL, PRESENCE_METRIC], sum)
     return [
         NodeSamples(
             int(samples), latest.get(instance), ends.get(instance), instance in resets,
             int(gauges.get(instance, samples)), latest_gauges.get(instance), returned(instance),
             used.get(instance, 0.0),
         )
-        for instance, samples in by_instance(kept[Statistic.COUNT, PRESENCE_METRIC]).items()
+        for instance, samples in counted.items()
     ]  # fmt: skip
 
 

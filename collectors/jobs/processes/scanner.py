@@ -15,14 +15,8 @@ from batchjob.runtime.log import LogOnce
 from batchjob.schedulers import registry
 from collectors.host import Host
 from collectors.jobs.cgroups.reader import ReadErrors
-from collectors.jobs.processes import proc
+from collectors.jobs.processes import identifier, proc
 from collectors.jobs.processes.exits import ExitWatcher
-from collectors.jobs.processes.identifier import (
-    OWNER_WAIT_SECONDS,
-    ROOT_OWNER_SECONDS,
-    JobIdentifier,
-    UserNames,
-)
 from collectors.jobs.processes.kernel_counters import KernelCounters
 from collectors.jobs.processes.ledger import ProcessLedger
 from collectors.jobs.processes.proc import Process, ProcessCounters
@@ -62,7 +56,7 @@ class ProcessScanner:
         self,
         host: Host,
         table: JobTable,
-        names: UserNames,
+        names: identifier.UserNames,
         settings: ScanSettings,
         exits: ExitWatcher,
         errors: ReadErrors,
@@ -74,7 +68,7 @@ class ProcessScanner:
         self._errors = errors
         self._reader = SnapshotReader(host, errors, settings.io)
         self._kernel = KernelCounters(host, settings.io, settings.network)
-        self._identifier = JobIdentifier(
+        self._identifier = identifier.JobIdentifier(
             self._reader, names, errors, settings.job_name, settings.container_directories
         )
         self._once = LogOnce(log)
@@ -232,11 +226,11 @@ class ProcessScanner:
 
     def _pause_seconds(self, job: Job, state: JobScanState) -> float:
         age = state.scanned_at - state.first_seen_at
-        if age < OWNER_WAIT_SECONDS and (state.owner is None or not state.details):
+        if age < identifier.OWNER_WAIT_SECONDS and (state.owner is None or not state.details):
             return _YOUNG_PAUSE_SECONDS if age < 1.0 else 4 * _YOUNG_PAUSE_SECONDS
         variables = registry.job_manager(job.layout_match.manager).variables
         lacks_details = bool(variables) and not (state.details or state.denied)
-        if age < ROOT_OWNER_SECONDS and (lacks_details or not state.owner):
+        if age < identifier.ROOT_OWNER_SECONDS and (lacks_details or not state.owner):
             return min(_UNIDENTIFIED_PAUSE_SECONDS, self._settings.interval)
         requested = state.has_exits or self._requested_at > state.scanned_at
         interval = self._settings.interval
@@ -253,7 +247,7 @@ class ProcessScanner:
         processes = snapshot.all()
         state.last_processes = {process.pid: process for process in processes}
         now = self._host.now()
-        if now.monotonic - state.first_seen_at < OWNER_WAIT_SECONDS:
+        if now.monotonic - state.first_seen_at < identifier.OWNER_WAIT_SECONDS:
             job.read(now)  # it may be removed before the next scrape
         job.count_oom_kills()
         if processes:
@@ -352,7 +346,7 @@ class ProcessScanner:
         v1 does not report when the last process has ended, and may have stale directories.
         """
         now = self._host.now()
-        waited = now.monotonic - state.first_seen_at > OWNER_WAIT_SECONDS
+        waited = now.monotonic - state.first_seen_at > identifier.OWNER_WAIT_SECONDS
         populated = job.populated()
         stale = waited and (populated is None or job.appeared is None)
         if not hidden and populated is not True and (job.last_scan is not None or stale):

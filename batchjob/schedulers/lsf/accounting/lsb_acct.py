@@ -11,11 +11,7 @@ from batchjob.schedulers import log_follower
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row, row_problem
 from batchjob.schedulers.lsf.accounting import event_records
-from batchjob.schedulers.lsf.accounting.records import (
-    ended_job,
-    format_job_id,
-    with_known_submit_time,
-)
+from batchjob.schedulers.lsf.accounting import records as finish_records
 from batchjob.schedulers.lsf.formats import lsf_hosts
 from batchjob.schedulers.reallocation import held_beyond
 from batchjob.schedulers.records import (
@@ -85,7 +81,7 @@ class LsfLog:
                     quarantine.append(quarantined_row(self.name, row_problem(error), raw))
                     continue
                 job = with_phases(job, phases)
-                jobs.append(with_known_submit_time(job, unfinished))
+                jobs.append(finish_records.with_known_submit_time(job, unfinished))
                 covered = max(covered, int(job.end_time or 0))
                 if parse_errors:
                     quarantine.append(quarantined_row(self.name, "; ".join(parse_errors), raw))
@@ -121,7 +117,7 @@ def job_from_finish(
     """The record of a JOB_FINISH, and the fields that could not be parsed."""
     values, hosts, slots, parse_error = event_records.parse_job_finish(line[2:])
     row = FieldReader({**values, "endTime": values.get("eventTime", "")})
-    job = ended_job(cluster, _SOURCE, row, hosts, slots)
+    job = finish_records.ended_job(cluster, _SOURCE, row, hosts, slots)
     return job, [*row.parse_errors, *filter(None, [parse_error])]
 
 
@@ -148,7 +144,7 @@ def add_phase(phases: Phases, line: Sequence[event_records.Word]) -> None:
         held = {host: share.cpus or 0 for host, share in lsf_hosts(slots or hosts).items()}
     except (ValueError, IndexError) as error:
         raise RowError(f"not a record of a resized job: {error}") from error
-    jobid = format_job_id(number, index)
+    jobid = finish_records.format_job_id(number, index)
     phases[jobid] = [*phases.pop(jobid, []), (end, held)]
     if len(phases) > _MAX_JOBS:
         del phases[next(iter(phases))]

@@ -10,15 +10,8 @@ from typing import Any, NamedTuple
 
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, epoch, integer, sanitize_text
+from batchjob.schedulers.pbs.accounting import records as pbs_records
 from batchjob.schedulers.pbs.accounting.log_line import Array, PbsLogRecord, array_id_of, find_array
-from batchjob.schedulers.pbs.accounting.records import (
-    NOT_LOGGED,
-    RecordOptions,
-    end_state,
-    job_record,
-    never_ran,
-    parse_job_id,
-)
 from batchjob.schedulers.pbs.states import EXIT_STATUSES
 from batchjob.schedulers.reallocation import held_before, returned
 from batchjob.schedulers.records import JobRecord, dropped_values, run_time
@@ -47,7 +40,7 @@ class PbsLogReplay:
     Arrays whose first lines were read before a restart are looked up in `files`.
     """
 
-    def __init__(self, options: RecordOptions) -> None:
+    def __init__(self, options: pbs_records.RecordOptions) -> None:
         self.files: Sequence[Path] = ()
         self.unfinished: dict[str, UnfinishedJob] = {}
         self.deleted: dict[str, int] = {}  # when the deletion of running jobs was logged
@@ -64,7 +57,7 @@ class PbsLogReplay:
         handler = RECORD_TYPES.get(line.record_type, "")
         if isinstance(handler, str):
             return []
-        array_jobid, task = parse_job_id(line.jobid)
+        array_jobid, task = pbs_records.parse_job_id(line.jobid)
         if array_jobid and task is None:
             return self._on_array(line)
         if line.record_type in "SER" and (array := self._arrays.get(array_id_of(line.jobid))):
@@ -90,7 +83,8 @@ class PbsLogReplay:
         word: str,
         suspended: float | None = None,
     ) -> JobRecord:
-        return job_record(self._options, line.jobid, line.row, run, state, word, suspended)
+        row, jobid = line.row, line.jobid
+        return pbs_records.job_record(self._options, jobid, row, run, state, word, suspended)
 
     def _record_unfinished(
         self, line: PbsLogRecord, run: int, state: JobState, word: str
@@ -145,7 +139,7 @@ class PbsLogReplay:
             )
         ended = EndedRun(
             record.submit_time, record.run, start or record.submit_time, record.end_time or at,
-            record.reason == NOT_LOGGED, record.suspended_seconds,
+            record.reason == pbs_records.NOT_LOGGED, record.suspended_seconds,
         )  # fmt: skip
         _remember(self._ended_runs, record.jobid, ended)
         return record
@@ -171,7 +165,7 @@ class PbsLogReplay:
             # The end of the previous run was not logged: the server was down, or its log is lost.
             # All that is known is that the run ended before the next one began.
             lost = self._partial_record(line.jobid, job, JobState.REQUEUED, "lost")
-            lost = lost._replace(reason=NOT_LOGGED)
+            lost = lost._replace(reason=pbs_records.NOT_LOGGED)
             records, run = [self._remember_ended(lost, job, start)], job.run + 1
         started = self._record_unfinished(line, run, JobState.RUNNING, "R")
         if started.start_time is None:  # it stood twice: the server logs a start at once
@@ -208,7 +202,7 @@ class PbsLogReplay:
     def _on_ended(self, line: PbsLogRecord) -> list[JobRecord]:
         job, run = self._find_unfinished(line), self._run_number(line)
         deleted = self.deleted.pop(line.jobid, None) is not None
-        state = end_state(line.row, deleted=deleted)
+        state = pbs_records.end_state(line.row, deleted=deleted)
         if state is JobState.UNKNOWN:
             line.row.parse_errors.append("Exit_status is missing")
         record = self._job_record(line, run, state, "F", _suspended(job, line.timestamp))
@@ -236,7 +230,7 @@ class PbsLogReplay:
             ended_record = self._remember_ended(ended_record, job, line.timestamp)
             return [ended_record, self._partial_record(line.jobid, next_run, JobState.PENDING, "Q")]
         run, waiting = self._run_number(line), _waiting(line)
-        if never_ran(line.row):  # a start that PBS gave up is no run
+        if pbs_records.never_ran(line.row):  # a start that PBS gave up is no run
             again = self._record_unfinished(waiting, run, JobState.PENDING, "Q")
             return [again._replace(reason=_rerun_reason(line))]
         ended_record = self._job_record(
