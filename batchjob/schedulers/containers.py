@@ -1,8 +1,8 @@
 """Containers of Docker and Podman, outside Kubernetes: each is a job, if a site enables them.
 
 Paths: Docker's documentation, "Runtime metrics", and moby, daemon/oci_linux.go; podman,
-libpod/container_internal_linux.go and podman-run(1), `--cgroups`. Without root there are cgroups of
-containers only on cgroup v2 with systemd.
+libpod/container_internal_linux.go and podman-run(1), `--cgroups`. Without root, cgroups tell the
+engine only on cgroup v2 with systemd.
 
 Labels are read from the files in which the engines keep their state, never from their sockets,
 whose clients may do anything. Docker: `containers/<id>/config.v2.json` below its data-root. Podman:
@@ -43,6 +43,15 @@ def _layouts(manager: str, job: str) -> Iterator[Layout]:
 _DOCKER = (
     layout("docker-cgroupfs", "docker", rf"**/docker/{_ID}", **_LIKE_A_POD),
     *_layouts("docker", rf"docker-{_ID}\.scope"),
+    # Without root and without controllers, moby gives no path (daemon/oci_linux.go, WithRootless),
+    # and runc names the scope.
+    layout(
+        "docker-rootless-runc",
+        "docker",
+        rf"{_USER}/.+\.slice/runc-{_ID}\.scope",
+        versions=V2,
+        **_LIKE_A_POD,
+    ),
 )
 # `--cgroups=split`, which systemd's units for containers use: libpod-payload-<id>.
 _PODMAN = tuple(_layouts("podman", rf"libpod-(?:payload-)?{_ID}(?:\.scope)?"))

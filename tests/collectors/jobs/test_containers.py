@@ -32,6 +32,7 @@ PATHS = [
     (2, f"system.slice/docker-{ID}.scope", "docker", None),
     (2, f"batch.slice/docker-{ID}.scope", "docker", None),  # --cgroup-parent
     (2, f"{USER}/user.slice/docker-{ID}.scope", "docker", 1000),
+    (2, f"{USER}/user.slice/runc-{ID}.scope", "docker", 1000),  # no controllers
     (1, f"libpod_parent/libpod-{ID}", "podman", None),
     (2, f"libpod_parent/{POD}/libpod-{ID}", "podman", None),
     (1, f"machine.slice/libpod-{ID}.scope", "podman", None),
@@ -60,10 +61,12 @@ def test_container_is_a_job_where_a_site_enables_its_engine(version, path, manag
         f"libpod_parent/{POD}",
         f"system.slice/docker-{ID[:12]}.scope",
         "system.slice/docker.service",
+        f"system.slice/runc-{ID}.scope",
+        f"{USER}/user.slice/{ID}",  # of Docker or of Podman, by runc without systemd
     ],
 )
-def test_what_serves_containers_is_no_job(path):
-    assert match(path, all_layouts(ENABLED), 1) is None
+def test_what_serves_containers_or_is_of_any_engine_is_no_job(path):
+    assert not any(match(path, all_layouts(ENABLED), version) for version in (1, 2))
 
 
 def test_jobs_of_a_scheduler_in_a_container_are_found_in_it():
@@ -120,26 +123,41 @@ def test_recorded_containers_of_podman_have_name_image_and_user(unpacked):
     assert f'jobid="{web}",user="user1000"}} 67108864' in text  # its memory limit
 
 
+@pytest.fixture
+def at_home(unpacked, monkeypatch):
+    """A recorded machine whose users have their home there, and what is shown of its containers."""
+
+    def show(name, *directories):
+        host = unpacked(name)
+        top = os.path.join(host.procfs, "..")
+        monkeypatch.setattr(
+            "collectors.jobs.processes.identifier.pwd.getpwuid",
+            lambda uid: pwd.struct_passwd(("u", "x", uid, uid, "", f"{top}/home/work", "")),
+        )
+        found, errors, _ = info_of(host, *(each.replace("TOP", top) for each in directories))
+        assert "container_state" not in errors
+        return {(each["manager"], each["name"], each["user"]) for each in found.values()}
+
+    return show
+
+
 @requires_root
-def test_recorded_containers_of_a_user_have_labels_though_root_has_containers_too(
-    unpacked, monkeypatch
-):
-    host = unpacked("containers-v2-systemd")
-    top = os.path.join(host.procfs, "..")
-    monkeypatch.setattr(
-        "collectors.jobs.processes.identifier.pwd.getpwuid",
-        lambda uid: pwd.struct_passwd(("u", "x", uid, uid, "", f"{top}/home/work", "")),
-    )
-    found, errors, _ = info_of(
-        host, f"{top}/var/lib/docker", f"{top}/var/lib/containers/storage",
+def test_recorded_containers_of_a_user_have_labels_though_root_has_containers_too(at_home):
+    assert at_home(
+        "containers-v2-systemd", "TOP/var/lib/docker", "TOP/var/lib/containers/storage",
         "~/.local/share/docker", "~/.local/share/containers/storage",
-    )  # fmt: skip
-    shown = {(labels["manager"], labels["name"], labels["user"]) for labels in found.values()}
-    assert shown == {
+    ) == {
         ("docker", "solver", "user1000"), ("podman", "mine", "user1500"),
         ("podman", "mine2", "user1500"), ("podman", "uquad", "user1500"),
     }  # fmt: skip
-    assert "container_state" not in errors
+
+
+@requires_root
+def test_recorded_containers_of_rootless_docker_have_names_and_their_user(at_home):
+    assert at_home("docker-20.10-v2-rootless", "~/.local/share/docker") == {
+        ("docker", "solver", "user1500"),
+        ("docker", "plain", "user1500"),
+    }
 
 
 DOCKER_STATE = {
