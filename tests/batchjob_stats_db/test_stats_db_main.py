@@ -153,6 +153,31 @@ def test_configuration_check_includes_the_rights(run):
     assert "c1: sacct: " in error
 
 
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("samples: {top}/empty", "c1: samples: {top}/empty: it contains samples of no job"),
+        ("samples: {top}/absent", "c1: samples: {top}/absent: No such file or directory"),
+        ("sources: {{pbs_log: {{path: {top}/empty}}}}", "c1: pbs_log: {top}/empty: no log file"),
+        ("sources: {{jsonl: {{path: {top}/absent}}}}", "c1: jsonl: {top}/absent: No such file"),
+        ("sources: {{bjobs: {{bjobs: {top}/absent}}}}", "c1: bjobs: {top}/absent: No such file"),
+    ],
+)
+def test_configuration_check_names_a_source_that_is_empty_or_absent(
+    url, tmp_path, capsys, given, error
+):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "jobs.jsonl").touch()
+    config = {"sources": f"{{jsonl: {{path: {tmp_path}/jobs.jsonl}}}}"}
+    name, _, value = given.format(top=tmp_path).partition(": ")
+    lines = [f"    {key}: {text}" for key, text in {**config, name: value}.items()]
+    file = tmp_path / "config.yml"
+    file.write_text("\n".join(["clusters:", "  - name: c1", *lines, ""]))
+    flags = [f"--config.file={file}", f"--db.url={url.render_as_string()}", "--check"]
+    assert main(flags) == 2
+    assert error.format(top=tmp_path) in capsys.readouterr().err
+
+
 def test_anonymise(run, store, job, rows, tmp_path):
     store.write(Batch((job("1"), job("2", user="bob")), (), "", 0), "s")
     (tmp_path / "key").write_text("0123456789abcdef")
