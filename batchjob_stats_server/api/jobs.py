@@ -86,13 +86,12 @@ class ScriptRow(BaseModel):
 
 @router.get("/jobs/{jobid}/script")
 def job_script(
-    caller: CurrentCaller, response: Response, jobid: JobId, params: InQuery[ClusterParams]
+    caller: CurrentCaller, jobid: JobId, params: InQuery[ClusterParams]
 ) -> list[ScriptRow]:
     """Batch scripts of all runs of a job, latest first; only for its user and for admins.
 
     An empty list if none is kept: scripts are recorded only if the site has configured it.
     """
-    response.headers["Cache-Control"] = "private, no-store"
     with caller.services.reader.connect() as db:
         runs = find_jobs(db, caller.access, jobid, params.cluster)
         rows = scripts.of_jobs(

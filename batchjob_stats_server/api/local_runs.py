@@ -280,9 +280,8 @@ def run_logs(
         raise Problem(404, f"run {record.jobid}: no output was kept, or it has been deleted")
     chunks = _chunks(control, record, directory, params, caller.services.clock)
     lines = follow(caller, chunks, _PAUSE_SECONDS)
-    kind, headers = "application/octet-stream", {"Cache-Control": "no-store"}
-    user = caller.principal.person_key()
-    return OpenStream(lines, caller.services.streams, user, media_type=kind, headers=headers)
+    kind, user = "application/octet-stream", caller.principal.person_key()
+    return OpenStream(lines, caller.services.streams, user, media_type=kind)
 
 
 @router.get(

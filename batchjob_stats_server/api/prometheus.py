@@ -80,7 +80,6 @@ async def _refused(request: Request, error: Any) -> JSONResponse:
     document = PrometheusError(
         errorType=kind, error=text, title=HTTPStatus(status).phrase, detail=text, message=text
     )
-    headers["Cache-Control"] = "no-store"
     return JSONResponse(document.model_dump(), status, headers, problems.MEDIA_TYPE)
 
 
@@ -183,7 +182,6 @@ async def _answer(request: Request, path: str, kind: endpoints.PrometheusEndpoin
     explained = left_out > (LeftOut.NOTHING if is_empty else LeftOut.OTHERS_JOB)
     return Response(
         _with_infos(answer, confinement.describe()) if explained else answer,
-        headers={"Cache-Control": "no-store"},
         media_type="application/json",
         background=background_tasks,
     )

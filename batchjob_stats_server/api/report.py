@@ -81,12 +81,10 @@ def job_report(
     report = find_report(caller, jobid, params)
     if report is None:
         raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
-    accept, known = (
-        request.headers.get("accept", "*/*"),
-        _MEDIA_TYPES | {"application/json": "json"},
-    )
+    accept = request.headers.get("accept", "*/*")
+    known = _MEDIA_TYPES | {"application/json": "json"}
     form = params.format or negotiate_format(accept, known, "json")
-    headers = {"Cache-Control": "private, no-store", "Vary": "Accept"}
+    headers = {"Vary": "Accept"}
     if form == "json":
         return Response(as_json(report), media_type="application/json", headers=headers)
     media_type, write = FORMS[form]
@@ -105,8 +103,7 @@ def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response
     if run is None:
         raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
     log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
-    headers = {"Cache-Control": "private, no-store"}
-    return Response(f"{text}\n", media_type="text/plain", headers=headers)
+    return Response(f"{text}\n", media_type="text/plain")
 
 
 def find_report(caller: Caller, jobid: str, params: RunParams) -> model.Report | None:

@@ -141,10 +141,8 @@ def stream_samples(
     replay = Replay(directory, jobid, sample_filter.accepts)
     counting_replay = Replay(directory, jobid, sample_filter.accepts)
     chunks = _chunks(replay, counting_replay, sample_filter, params, caller.services.clock)
-    return OpenStream(
-        follow(caller, chunks, _PAUSE_SECONDS), caller.services.streams, user, replay.close,
-        headers={"Cache-Control": "no-store"}, media_type=LINES,
-    )  # fmt: skip
+    lines = follow(caller, chunks, _PAUSE_SECONDS)
+    return OpenStream(lines, caller.services.streams, user, replay.close, media_type=LINES)
 
 
 def _chunks(

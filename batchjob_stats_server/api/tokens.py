@@ -1,7 +1,7 @@
 """Tokens: who may create, list and revoke which."""
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchjob.runtime.logins import is_login
@@ -15,8 +15,6 @@ from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal, log_ac
 from batchjob_stats_server.http.problems import Problem
 
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
-
-_NO_STORE = {"Cache-Control": "no-store"}
 
 
 class TokenRow(BaseModel):
@@ -67,12 +65,9 @@ class TokensQuery(QueryParams):
 
 
 @router.get("/tokens")
-def tokens(
-    caller: CurrentCaller, response: Response, params: InQuery[TokensQuery]
-) -> list[TokenRow]:
+def tokens(caller: CurrentCaller, params: InQuery[TokensQuery]) -> list[TokenRow]:
     """The caller's tokens; for admins all tokens of their clusters, or those of one user."""
     services, principal = caller.services, caller.principal
-    response.headers.update(_NO_STORE)
     if principal.role is not TokenRole.ADMIN and params.user not in (None, principal.user):
         raise Problem(403, "only an admin may see the tokens of others")
     user = params.user if principal.role is TokenRole.ADMIN else principal.user
@@ -85,10 +80,9 @@ def tokens(
 
 
 @router.post("/tokens", status_code=201)
-def make_token(caller: CurrentCaller, response: Response, new_token: NewToken) -> MadeToken:
+def make_token(caller: CurrentCaller, new_token: NewToken) -> MadeToken:
     """Create a token. It never has more rights than its creator, nor outlives their token."""
     services, principal = caller.services, caller.principal
-    response.headers.update(_NO_STORE)
     _check_rights(principal, new_token)
     if not is_login(user := new_token.user or principal.user):
         raise Problem(422, "user: expected the name of one user")

@@ -67,7 +67,6 @@ def set_pending(connection: HTTPConnection, answer: Response, text: str) -> None
 def _set_cookie(answer: Response, name: str, text: str, **options: Any) -> None:
     secure = name.startswith("__Host-")
     answer.set_cookie(name, text, httponly=True, secure=secure, **options)
-    answer.headers["Cache-Control"] = "no-store"
 
 
 def delete_cookie(answer: Response, name: str) -> None:

@@ -70,13 +70,8 @@ def document(status: int, detail: str) -> ProblemDocument:
 
 
 def answer(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """A problem document as an answer; `no-store`, since the problem may pass."""
-    return JSONResponse(
-        document(status, detail).model_dump(),
-        status,
-        {"Cache-Control": "no-store", **(headers or {})},
-        MEDIA_TYPE,
-    )
+    """A problem document as an answer."""
+    return JSONResponse(document(status, detail).model_dump(), status, headers, MEDIA_TYPE)
 
 
 def too_many_requests(seconds: float) -> Problem:

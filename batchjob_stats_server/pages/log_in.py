@@ -86,4 +86,4 @@ async def back_channel(request: Request, services: CurrentServices) -> Response:
         raise _count_failure(services, error) from error
     except oidc.OidcError as error:
         raise Problem(400, str(error)) from error
-    return Response(status_code=200, headers={"Cache-Control": "no-store"})
+    return Response(status_code=200)

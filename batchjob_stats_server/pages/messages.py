@@ -107,7 +107,7 @@ def make_token(page: RequestPage, form: OwnForm) -> Response:
     except ValueError as error:
         raise Problem(422, "days: expected a whole number") from error
     new = _validated(tokens_api.NewToken, {**form, "lifetime_seconds": days * DAY})
-    return _render_tokens(page, tokens_api.make_token(page, Response(), new))
+    return _render_tokens(page, tokens_api.make_token(page, new))
 
 
 @router.post("/tokens/{token_id}/revoke")

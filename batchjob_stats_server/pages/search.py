@@ -42,22 +42,20 @@ def search(page: RequestPage, form: InQuery[SearchForm]) -> Response:
     ids = {(row["cluster"], row["jobid"]) for row in jobs}
     arrays = {None if row["tool"] else (row["cluster"], row["array_jobid"]) for row in jobs}
     if not hits and len(ids) > 1 and arrays == {(jobs[0]["cluster"], text)}:
-        return _redirect(links.path("jobs", array_jobid=text, cluster=jobs[0]["cluster"]))
+        return RedirectResponse(
+            links.path("jobs", array_jobid=text, cluster=jobs[0]["cluster"]), 303
+        )
     if not hits and len(ids) == 1:
         row = jobs[0]
-        return _redirect(links.path("jobs", row["jobid"], cluster=row["cluster"]))
+        return RedirectResponse(links.path("jobs", row["jobid"], cluster=row["cluster"]), 303)
     if len(hits) == 1 and not jobs:
         (_, _, path) = hits[0]
-        return _redirect(path)
+        return RedirectResponse(path, 303)
     log_jobs_seen(page.principal, "jobs", jobs)
     return page.render(
         "search.html", search_text=text, hits=hits, jobs=jobs, note=note,
         job_name_days=JOB_NAME_DAYS,
     )  # fmt: skip
-
-
-def _redirect(path: str) -> Response:
-    return RedirectResponse(path, 303, {"Cache-Control": "private, no-store"})
 
 
 def _search(

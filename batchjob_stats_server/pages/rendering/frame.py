@@ -58,7 +58,6 @@ class PageEnvironment(NamedTuple):
         """Headers of every page."""
         return {
             "Content-Security-Policy": policy + self.frame_ancestors,
-            "Cache-Control": "private, no-store",
             # With `no-referrer`, forms on our own pages would send the origin `null`.
             "Referrer-Policy": "same-origin",
         }

@@ -70,7 +70,7 @@ def test_emission_factors_are_empty_without_provider(services, token_headers):
 def test_token_works_until_revoked(proxy_client, client):
     alice = proxy_client("alice")
     created = alice.post(f"{API}/tokens", json={"label": "script"})
-    assert created.headers["cache-control"] == "no-store"
+    assert created.headers["cache-control"] == "private, no-store"
     headers = {"Authorization": f"Bearer {created.json()['token']}"}
     assert client.get(f"{API}/me", headers=headers).json()["user"] == "alice"
     (row,) = alice.get(f"{API}/tokens").json()
