@@ -25,6 +25,7 @@ from batchjob_stats_db.queries.job_list import (
     After,
     Page,
     SortOrder,
+    list_jobs,
     reads_only_its_rows,
 )
 from batchjob_stats_db.queries.jobs import find_jobs, parts_of
@@ -195,12 +196,13 @@ async def jobs(caller: CurrentCaller, request: Request, params: InQuery[JobsQuer
     if params.all and params.format == "json":
         raise Problem(422, "all: expected format=csv or format=ndjson with it")
     limit = MAX_PAGE_ROWS if params.all else params.limit
+    list_rows = arrays.list_jobs if params.arrays_once else list_jobs
 
     def read_page(after: After | None) -> tuple[Response, After | None]:
         names = ("username", *columns_of_keys(keys, COLUMN_NAMES))  # users for the audit log
         page = Page(limit, after, names)
         with caller.services.reader.connect() as db:
-            rows, more = arrays.list_jobs(db, caller.access, job_filter, order, page)
+            rows, more = list_rows(db, caller.access, job_filter, order, page)
         log_jobs_seen(caller.principal, "jobs", rows)
         return answer(rows, params, JobRow, WINDOW_KEYS), more
 

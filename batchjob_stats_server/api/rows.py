@@ -100,8 +100,8 @@ def value_getter(columns: Names, keys: Keys, computed: KeySources) -> GetValues:
     """
     known = {key: source for name in columns for key, source in keys_of(name).items()}
     known |= dict(computed)
-    unknown = KeySource(columns[:1], lambda _: None)
-    sources = [known.get(key, unknown) for key in keys]
+    absent = [place for place, key in enumerate(keys) if key not in known]
+    sources = [known.get(key, KeySource(columns[:1])) for key in keys]
     take = _tuple_getter([columns.index(source.columns[0]) for source in sources])
     makers = [
         (place, source.make, _tuple_getter([columns.index(name) for name in source.columns]))
@@ -113,6 +113,8 @@ def value_getter(columns: Names, keys: Keys, computed: KeySources) -> GetValues:
         values = list(take(row))
         for place, make, arguments in makers:
             values[place] = make(*arguments(row))
+        for place in absent:
+            values[place] = None
         return values
 
     return take_and_make
