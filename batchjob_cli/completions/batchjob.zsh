@@ -26,7 +26,7 @@ _shtab_batchjob_commands() {
     seff:'Shows how efficiently a job used its resources, in the lines of Slurm'"'"'s seff, followed by GPUs, energy and advice.'
     stats:'Shows totals and success rates of jobs in the last 30 days.'
     stop:'Stops a run: SIGTERM to its processes, SIGKILL after a grace period.'
-    top:'Shows running and pending jobs. q: quit, s: sort, e: ended jobs.'
+    top:'Shows running and pending jobs, and what they use now. q: quit, s: sort, e: ended jobs, Enter: the report of a job.'
     up:'Runs exporter, poller, server and web pages on this machine, in one process.'
   )
   _describe 'batchjob commands' _commands
