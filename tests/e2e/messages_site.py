@@ -80,8 +80,8 @@ def running(folder: Path) -> Iterator[Site]:
         fake = FakeNvml(folder / "nvml")
         fake.add_gpus(GPUS)
         gpus = made.enter_context(RunningGpus(fake, GPUS))
-        environ = [f"{name}={value}" for name, value in
-                   programs_environment(folder, library / "libnvidia-ml.so.1").items()]  # fmt: skip
+        settings = programs_environment(folder, library / "libnvidia-ml.so.1")
+        environ = [f"{name}={value}" for name, value in settings.items()]
         conf = "AccountingStorageTRES=gres/gpu\n"
         cluster = made.enter_context(
             slurm.cluster(cgroup=1, nodes=1, cpus=8, gpus=GPUS, conf=conf, users=["erin"])
