@@ -13,6 +13,7 @@ MODULES = {
     "test_short_jobs",
     "test_up",
     "test_up_killed",
+    "test_walks",
 }
 
 
