@@ -17,6 +17,7 @@ from batchjob.runtime.settings import SettingsError, UnavailableError
 from batchjob.runtime.values import LOOPBACK, ListenAddress
 from batchjob_cli.client.running_up import TOKEN_FILE, announce, find_running_up
 from batchjob_cli.run import cgroup as cgroups
+from batchjob_cli.run import user_scope
 from batchjob_cli.up import records, stack
 from batchjob_cli.up.demo_recording import CLUSTER
 from batchjob_cli.up.options import UpSettings, settings
@@ -122,10 +123,10 @@ def _status_lines(chosen: UpSettings, data: Path, parts: stack.Stack) -> Iterato
     yield f"jobs      {found}; and runs started with `batchjob run -- COMMAND`"
     yield f"kept      {parts.database}, {chosen.tsdb.url or f'samples in {data}'}"
     yield f"metrics   {_metrics_address(chosen.up.exporter_address)}"
-    if why := cgroups.creation_error():
+    if (why := cgroups.creation_error()) and not user_scope.is_possible():
         yield (
-            f"runs      are measured only at their end: cannot create a cgroup ({why}); run "
-            "this as root or with systemd's Delegate=yes to measure them while they run"
+            f"runs      without a cgroup ({why}): --memory and --io are left out, and --cpus binds "
+            "to CPUs; docs/run.md says how to allow limits"
         )
     if not chosen.web.tls_cert_file and chosen.up.listen_address.host not in LOOPBACK:
         yield (
