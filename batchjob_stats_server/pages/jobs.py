@@ -153,11 +153,13 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
     log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1
     context = TableContext(page.now, gpus, sparklines)
+    shown = _table_columns(sections, context, columns, several_users, len(clusters) > 1)
+    for each in sections:
+        each["body"] = job_table.body(each["rows"], shown, context, each["key"] == "waiting")
     return page.render(
         "jobs.html", is_own=is_own, form=form, clusters=clusters,
         arrays=found.rows if found else (),
-        sections=[_with_table(each, context, columns, several_users, len(clusters) > 1)
-                  for each in sections],
+        sections=sections, table_columns=shown,
         columns=columns, titles=COLUMN_TITLES, presets=_presets(page),
         active_filters=_active_filters(page, form, is_own), csv_address=_csv_address(page, is_own),
         states=list(JobState), filters=_FILTERS, time_fields=_TIME_FIELDS,
@@ -183,25 +185,20 @@ def _store_choice(page: PageRenderer, columns: Sequence[str]) -> Response:
     return answer
 
 
-def _with_table(
-    section: JobsSection, context: TableContext, chosen: Collection[str], several_users: bool,
-    several_clusters: bool,
-) -> JobsSection:  # fmt: skip
-    is_waiting = section["key"] == "waiting"
-    gpus_column = "requested_gpus" if is_waiting else "allocated_gpus"
-    columns = job_table.columns(
+def _table_columns(
+    sections: Sequence[JobsSection], context: TableContext, chosen: Collection[str],
+    several_users: bool, several_clusters: bool,
+) -> list[job_table.ListColumn]:  # fmt: skip
+    """The same for all sections, so that the eye can go down."""
+    rows = [row for section in sections for row in section["rows"]]
+    return job_table.columns(
         chosen,
-        is_waiting=is_waiting,
-        has_gpus=any(row[gpus_column] for row in section["rows"]),
+        has_gpus=any(row["allocated_gpus"] or row["requested_gpus"] for row in rows),
+        has_waiting=any(section["key"] == "waiting" for section in sections),
         several_users=several_users,
         several_clusters=several_clusters,
         has_measurements=context.sparklines is not None,
     )
-    return {
-        **section,
-        "columns": columns,
-        "body": job_table.body(section["rows"], columns, context),
-    }
 
 
 def _query_sections(db: Connection, page: PageRenderer, form: JobsForm) -> list[JobsSection]:

@@ -81,16 +81,14 @@ DEFAULT_COLUMNS = COLUMN_TITLES.keys() - {"qos", "submitted", "ended", "peak", "
 
 
 def columns(
-    chosen: Collection[str], *, is_waiting: bool, has_gpus: bool, several_users: bool,
+    chosen: Collection[str], *, has_gpus: bool, has_waiting: bool, several_users: bool,
     several_clusters: bool, has_measurements: bool,
 ) -> list[ListColumn]:  # fmt: skip
-    """Columns from left to right, after the checkbox and the job's id.
+    """Columns from left to right, after the checkbox and the job's id: for jobs in all states.
 
-    `chosen`: keys of COLUMN_TITLES; `is_waiting`: whether the jobs have not started yet.
+    `chosen`: keys of COLUMN_TITLES.
     """
     shown = {"name", "state", *chosen}
-    if is_waiting:
-        shown |= {"submitted", "reason"}
     if several_users:
         shown.add("user")
     if several_clusters:
@@ -99,18 +97,26 @@ def columns(
         shown -= {"gpus", "gpu"}
     if not has_measurements:
         shown.discard("cpu_line")
-    table = {**_OWNER_COLUMNS, **(_WAITING_COLUMNS if is_waiting else _STARTED_COLUMNS)}
+    if has_waiting:
+        shown.add("time")  # at least one for the reason
+    table = {**_OWNER_COLUMNS, **_STARTED_COLUMNS}
     if several_users and several_clusters:
         table["account"] = table["account"]._replace(style="minor")
     return [column for name, column in table.items() if name in shown]
 
 
-def body(rows: Sequence[Row], table_columns: Sequence[ListColumn], context: TableContext) -> Markup:
-    closing_tags = ["</th>"] + ["</td>"] * len(table_columns)  # closing tag of the previous cell
+def body(
+    rows: Sequence[Row], table_columns: Sequence[ListColumn], context: TableContext,
+    is_waiting: bool = False,
+) -> Markup:  # fmt: skip
+    shown = _of_waiting(table_columns) if is_waiting else table_columns
+    closing_tags = ["</th>"] + ["</td>"] * len(shown)  # closing tag of the previous cell
     cells = []
-    for end, column in zip(closing_tags, table_columns, strict=False):
+    for end, column in zip(closing_tags, shown, strict=False):
         style = f' class="{column.style}"' if column.style else ""
         label = column.label or column.title
+        if column is _REASON:
+            style = f' colspan="{1 + len(table_columns) - len(shown)}"'
         cells.append((f'{end}<td role="cell"{style} data-label="{label}">', column))
     pieces: list[str] = []
     for row in rows:
@@ -121,6 +127,15 @@ def body(rows: Sequence[Row], table_columns: Sequence[ListColumn], context: Tabl
             pieces += (opening, _EACH_TASK if of_each_task else column.render_cell(row, context))
         pieces.append("</td></tr>\n")
     return template_filters.trusted_html("".join(pieces))
+
+
+def _of_waiting(table_columns: Sequence[ListColumn]) -> list[ListColumn]:
+    """What jobs that have not started show in these columns; the reason takes the last ones."""
+    owner = [column for column in table_columns if column.title in _OWNER_TITLES]
+    asked = [
+        _WAITING_COLUMNS[each.title] for each in table_columns if each.title in _WAITING_COLUMNS
+    ]
+    return [*owner, *asked, _REASON]
 
 
 def _row_start(row: Row) -> str:
@@ -240,13 +255,16 @@ _OWNER_COLUMNS = {
     "qos": _text_column("QOS", "qos", "no QOS is known"),
     "submitted": _time_column("Submitted", "submit_time", ""),
 }
+_OWNER_TITLES = {column.title for column in _OWNER_COLUMNS.values()}
 _WAITING_COLUMNS = {
-    "elapsed": ListColumn("Waiting", "elapsed_seconds", _waiting_cell, "n"),
-    "nodes": _number_column("Nodes", "allocated_nodes", "requested_nodes"),
-    "cpus": _number_column("CPUs", "allocated_cpus", "requested_cpus"),
-    "gpus": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "requested_gpus"), "n"),
-    "reason": _text_column("Reason", "reason", "the scheduler gives no reason")._replace(sort=""),
+    "Started": _time_column("Submitted", "submit_time", ""),
+    "Ended": ListColumn("Ended", "", lambda *_: absent("it has not started")),
+    "Elapsed": ListColumn("Waiting", "elapsed_seconds", _waiting_cell, "n"),
+    "Nodes": _number_column("Nodes", "allocated_nodes", "requested_nodes"),
+    "CPUs": _number_column("CPUs", "allocated_cpus", "requested_cpus"),
+    "GPUs": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "requested_gpus"), "n"),
 }
+_REASON = _text_column("Reason", "reason", "the scheduler gives no reason")
 _ALLOCATED_CPUS = _number_column("CPUs", "allocated_cpus", "allocated_cpus")
 _STARTED_COLUMNS = {
     "started": _time_column("Started", "start_time", "it has not started"),

@@ -29,12 +29,15 @@ from tests.helpers.waiting import scaled
 
 
 def table_rows(document, heading):
-    """Rows of the table in the section of a heading: lists of texts."""
-    for section in document.iter("section"):
-        if heading in element_text(section.find(".//h2")):
+    """Rows of the table, or of the part of one, that has a heading: lists of texts."""
+    for part in (*document.iter("section"), *document.iter("tbody")):
+        title = part.find(".//h2")
+        if title is not None and heading in element_text(title):
+            rows = part.findall(".//tbody/tr") if part.tag == "section" else part.findall("tr")
             return [
                 [element_text(cell) for cell in row if cell.tag in ("td", "th")]
-                for row in section.findall(".//tbody/tr")
+                for row in rows
+                if row.find("th") is not None
             ]
     return None
 
