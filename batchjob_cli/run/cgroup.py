@@ -21,18 +21,11 @@ from batchjob_cli.run import limits as limiting
 from batchjob_cli.run.limits import CgroupError, RunLimits
 from batchjob_cli.run.process_tree import signal_all
 from collectors.host import Host
-from collectors.jobs.cgroups import v1, v2
+from collectors.jobs.cgroups import reader, v1, v2
 from collectors.jobs.cgroups.formats import DeviceNames
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy, hierarchies
-from collectors.jobs.cgroups.reader import (
-    ReadErrors,
-    child_names,
-    descendants,
-    read_path,
-    read_pids,
-)
 
 _V1 = frozenset({"cpu", "cpuacct", "memory", "blkio", "pids"})
 _V2 = ("cpu", "io", "memory", "pids")
@@ -54,7 +47,7 @@ class Cgroup:
         self.version = version
         self.directories = tuple(f"{hierarchy.root}/{path}" for hierarchy, path in directories)
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
-        errors = ReadErrors()
+        errors = reader.ReadErrors()
         devices = DeviceNames(host.sysfs, errors)
         files = CgroupFiles(
             v1.sources(_GROUPS, devices),
@@ -127,7 +120,7 @@ class Cgroup:
 
     def processes(self) -> set[int]:
         """Its processes; 0, a process of another pid namespace, is left out."""
-        return read_pids(descendants(self.directories[0])) - {0}
+        return reader.read_pids(reader.descendants(self.directories[0])) - {0}
 
     def signal(self, number: int) -> None:
         if number == signal.SIGKILL:
@@ -191,7 +184,7 @@ def find_existing(host: Host | None = None) -> dict[str, Cgroup]:
         v1 = hierarchy.version == 1
         for parent in [hierarchy.root] if v1 else _parent_candidates(hierarchy.root, host):
             top = f"{parent}/{RUNS_DIRECTORY}"
-            for name in child_names(top):
+            for name in reader.child_names(top):
                 if name.startswith(RUN_PREFIX):
                     path = os.path.relpath(f"{top}/{name}", hierarchy.root)
                     found.setdefault(name.removeprefix(RUN_PREFIX), []).append((hierarchy, path))
@@ -268,7 +261,7 @@ def _parent_candidates(root: str, host: Host) -> Iterator[str]:
     own = next(
         (
             line[3:]
-            for line in read_path(f"{host.procfs}/self/cgroup").decode().splitlines()
+            for line in reader.read_path(f"{host.procfs}/self/cgroup").decode().splitlines()
             if line.startswith("0::")
         ),
         "/",
@@ -296,7 +289,7 @@ def _create_directory(parent: str, jobid: str) -> set[str]:
             if attempt == _MAX_ATTEMPTS - 1:
                 raise
     try:
-        return set(read_path(f"{path}/cgroup.controllers").decode().split())
+        return set(reader.read_path(f"{path}/cgroup.controllers").decode().split())
     except OSError:
         return set()  # v1
 
@@ -306,7 +299,7 @@ def _enable_controllers(directory: str) -> None:
     control = f"{directory}/cgroup.subtree_control"
     if not os.path.exists(control):
         return
-    on = set(read_path(control).decode().split())
+    on = set(reader.read_path(control).decode().split())
     for controller in _V2:
         if controller not in on:
             with contextlib.suppress(OSError):
@@ -315,7 +308,7 @@ def _enable_controllers(directory: str) -> None:
 
 def _remove_tree(path: str) -> bool:
     """Remove a directory with all below it; returns whether it is gone."""
-    for each in reversed(descendants(path)):
+    for each in reversed(reader.descendants(path)):
         with contextlib.suppress(OSError):
             Path(each).rmdir()
     return not os.path.exists(path)

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchjob.local_runs import record
-from batchjob.quantities.job import (
-    CPU_SYSTEM,
-    CPU_USER,
-    MEMORY_PEAK,
-    PROCESS_IO_READ_BYTES,
-    PROCESS_IO_WRITTEN_BYTES,
-)
+from batchjob.quantities import job as of_job
 from batchjob.quantities.sample import (
     JobSample,
     JobSamples,
@@ -211,11 +205,11 @@ def _with_totals(samples: JobSamples, runs: Path) -> JobSamples:
     if run.state.is_live or run.user != job.user:
         return samples
     totals = {
-        CPU_USER: run.user_cpu_seconds,
-        CPU_SYSTEM: run.system_cpu_seconds,
-        MEMORY_PEAK: run.peak_memory_bytes,
-        PROCESS_IO_READ_BYTES: run.read_bytes,
-        PROCESS_IO_WRITTEN_BYTES: run.written_bytes,
+        of_job.CPU_USER: run.user_cpu_seconds,
+        of_job.CPU_SYSTEM: run.system_cpu_seconds,
+        of_job.MEMORY_PEAK: run.peak_memory_bytes,
+        of_job.PROCESS_IO_READ_BYTES: run.read_bytes,
+        of_job.PROCESS_IO_WRITTEN_BYTES: run.written_bytes,
     }
     values = dict(samples.values)
     for quantity, value in totals.items():

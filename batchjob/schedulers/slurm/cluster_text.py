@@ -12,14 +12,7 @@ from typing import Any
 
 from batchjob.runtime.json_reader import unique_pairs
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.cluster import (
-    ClusterJob,
-    ClusterNode,
-    Controller,
-    FairShare,
-    License,
-    parse_count,
-)
+from batchjob.schedulers import cluster
 from batchjob.schedulers.slurm import cluster_json
 
 # Suffixes of a node's state (sinfo(1), "NODE STATE CODES").
@@ -43,7 +36,7 @@ _NODE_COUNTS = {
 }  # fmt: skip
 
 
-def nodes(output: bytes) -> list[ClusterNode]:
+def nodes(output: bytes) -> list[cluster.ClusterNode]:
     """Nodes from `scontrol -o -d show nodes`; there is at least one."""
     lines = [line for line in _lines(output) if line.startswith("NodeName=")]
     if not lines:
@@ -63,7 +56,7 @@ def _node(line: str) -> dict[str, Any]:
     values = _parse_pairs(line)
     reason = _REASON.search(line)
     words = _STATE_WORD.findall(values.get("State", ""))
-    row = {name: parse_count(values.get(text)) for name, text in _NODE_COUNTS.items()} | {
+    row = {name: cluster.parse_count(values.get(text)) for name, text in _NODE_COUNTS.items()} | {
         "name": values["NodeName"],
         "state": [_STATE_SUFFIXES.get(word, word) for word in words],
         "partitions": [*filter(None, values.get("Partitions", "").split(","))],
@@ -74,7 +67,7 @@ def _node(line: str) -> dict[str, Any]:
     return row | ({"gres_used": values["GresUsed"]} if "GresUsed" in values else {})
 
 
-def jobs(output: bytes) -> list[ClusterJob]:
+def jobs(output: bytes) -> list[cluster.ClusterJob]:
     """Jobs from `squeue -O` with columns separated by `|`, and a header even without jobs."""
     return [cluster_json.job(_job(row)) for row in _parse_table(output, "JOBID", "squeue")]
 
@@ -99,9 +92,9 @@ def _job(row: Mapping[str, str]) -> dict[str, Any]:
         "partition": row.get("PARTITION"),
         "job_state": row.get("STATE"),
         "state_reason": row.get("REASON"),
-        "cpus": parse_count(row.get("CPUS")),
-        "node_count": parse_count(row.get("NODES")),
-        "tasks": parse_count(row.get("TASKS")),
+        "cpus": cluster.parse_count(row.get("CPUS")),
+        "node_count": cluster.parse_count(row.get("NODES")),
+        "tasks": cluster.parse_count(row.get("TASKS")),
         "tres_req_str": "" if tres == "N/A" else tres,
         **{f"tres_per_{of}": row.get(f"TRES_PER_{of.upper()}") for of in _TRES_PER},
         "eligible_time": _parse_time(row.get("ELIGIBLE_TIME", "")),
@@ -155,7 +148,7 @@ _SECTIONS = {
 _RPC = re.compile(r"(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)")
 
 
-def controller(output: bytes) -> Controller:
+def controller(output: bytes) -> cluster.Controller:
     """Statistics from `sdiag`."""
     statistics: dict[str, Any] = {"rpcs_by_message_type": [], "rpcs_by_user": []}
     section = ""
@@ -173,10 +166,10 @@ def controller(output: bytes) -> Controller:
     return cluster_json.controller({"statistics": statistics})
 
 
-def fairshare(output: bytes) -> list[FairShare]:
+def fairshare(output: bytes) -> list[cluster.FairShare]:
     """Accounts from `sshare -P -l`; rows of users have a User, root has no share."""
     return [
-        FairShare(
+        cluster.FairShare(
             row["Account"],
             _parse_float(row.get("NormShares")),
             _parse_float(row.get("EffectvUsage")),
@@ -188,11 +181,12 @@ def fairshare(output: bytes) -> list[FairShare]:
     ]
 
 
-def licenses(output: bytes) -> list[License]:
+def licenses(output: bytes) -> list[cluster.License]:
     """Licences from `scontrol -o show licenses`."""
     rows = [_parse_pairs(line) for line in _lines(output) if line.startswith("LicenseName=")]
     counted = [
-        row | {name: parse_count(row.get(name)) for name in ("Total", "Used")} for row in rows
+        row | {name: cluster.parse_count(row.get(name)) for name in ("Total", "Used")}
+        for row in rows
     ]
     return cluster_json.licenses({"licenses": counted})
 

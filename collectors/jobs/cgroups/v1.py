@@ -5,28 +5,21 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from batchjob.quantities.reading import DeviceIO
-from collectors.jobs.cgroups.formats import (
-    CgroupFile,
-    DeviceNames,
-    Parse,
-    RawValues,
-    fields_by_file,
-    files_to_read,
-    parse_uint64,
-    single_field,
-)
+from collectors.jobs.cgroups import formats
 from collectors.jobs.cgroups.reader import read_path
 
 _NO_LIMIT = 2**62  # memory.txt: "no limit" is LONG_MAX rounded down to the page size, which varies
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_FIELDS = fields_by_file(1)
+_FIELDS = formats.fields_by_file(1)
 
 
-def sources(groups: Collection[str], devices: DeviceNames) -> Mapping[str, tuple[CgroupFile, ...]]:
+def sources(
+    groups: Collection[str], devices: formats.DeviceNames
+) -> Mapping[str, tuple[formats.CgroupFile, ...]]:
     """The files to read per controller for the wanted metric groups."""
     blkio = ("blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive")
-    parsers = {file: _blkio_parser(single_field(_FIELDS[file]), devices) for file in blkio}
-    return files_to_read(1, groups, {"cpu.cfs_quota_us": _parse_quota, **parsers})
+    parsers = {file: _blkio_parser(formats.single_field(_FIELDS[file]), devices) for file in blkio}
+    return formats.files_to_read(1, groups, {"cpu.cfs_quota_us": _parse_quota, **parsers})
 
 
 def oom_kills(path: str) -> int | None:
@@ -38,11 +31,11 @@ def oom_kills(path: str) -> int | None:
     for line in read_path(f"{path}/memory.oom_control").splitlines():
         key, _, value = line.partition(b" ")
         if key == b"oom_kill":
-            return parse_uint64(value)
+            return formats.parse_uint64(value)
     return None
 
 
-def combine(raw: RawValues, previous_user: float) -> dict[str, Any]:
+def combine(raw: formats.RawValues, previous_user: float) -> dict[str, Any]:
     """The fields of a reading that depend on several files; one that is not known is left out.
 
     cpuacct.stat counts in ticks of 10 ms, which is a tenth of a short job; cpuacct.usage is exact.
@@ -72,10 +65,10 @@ def combine(raw: RawValues, previous_user: float) -> dict[str, Any]:
 def _parse_quota(data: bytes) -> Mapping[str, Any]:
     if data == b"-1\n":
         return {}
-    return {single_field(_FIELDS["cpu.cfs_quota_us"]): parse_uint64(data)}
+    return {formats.single_field(_FIELDS["cpu.cfs_quota_us"]): formats.parse_uint64(data)}
 
 
-def _blkio_parser(field: str, devices: DeviceNames) -> Parse:
+def _blkio_parser(field: str, devices: formats.DeviceNames) -> formats.Parse:
     def parse(data: bytes) -> Mapping[str, Any]:
         """Lines `8:0 Read 1`, `8:0 Write 2`, ..., and a last `Total 3` (blkio-controller.rst).
 
@@ -93,7 +86,7 @@ def _blkio_parser(field: str, devices: DeviceNames) -> Parse:
             if name is None:
                 continue
             try:
-                operations.setdefault(name, {})[words[1]] = parse_uint64(words[2])
+                operations.setdefault(name, {})[words[1]] = formats.parse_uint64(words[2])
             except ValueError:
                 devices.errors.count("malformed")
         if not counted:

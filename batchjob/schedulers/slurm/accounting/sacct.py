@@ -12,6 +12,7 @@ from batchjob.runtime.values import size
 from batchjob.schedulers.accounting import AccountingModule, JobComment, SourceError, SubmittedJob
 from batchjob.schedulers.fields import FieldReader, epoch
 from batchjob.schedulers.records import QuarantinedRow
+from batchjob.schedulers.slurm.accounting import sacct_records, squeue_records
 from batchjob.schedulers.slurm.accounting.exit_codes import parse_release
 from batchjob.schedulers.slurm.accounting.queries import (
     EARLIEST_TIME,
@@ -19,25 +20,10 @@ from batchjob.schedulers.slurm.accounting.queries import (
     MAX_IDS_PER_QUERY,
     ParsedJob,
 )
-from batchjob.schedulers.slurm.accounting.sacct_records import (
-    FIELDS,
-    REQUIRED_FIELDS,
-    SOURCE,
-    parse_jobs,
-    parse_rows,
-)
 from batchjob.schedulers.slurm.accounting.site_accounting import (
     SiteAccounting,
     check_visibility,
     site_accounting,
-)
-from batchjob.schedulers.slurm.accounting.squeue_records import (
-    NO_RESIZE,
-    QUEUE_FIELDS,
-    add_suspension_times,
-    is_wanted,
-    queued_jobs,
-    queued_state,
 )
 from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSource
 
@@ -69,7 +55,7 @@ _MAX_SCRIPT_BYTES = 64 << 20  # bytes; SchedulerParameters=max_script_size is 4 
 class Sacct(WindowSource):
     """Calls sacct and squeue."""
 
-    name = SOURCE
+    name = sacct_records.SOURCE
 
     def __init__(
         self,
@@ -110,16 +96,16 @@ class Sacct(WindowSource):
         # slurmctld keeps a job for MinJobAge (5 minutes) after its end, with its exit status.
         # squeue has had the column since 26.05, as sacct has had this one.
         sluid = ("SLUID",) if "OriginalSLUID" in self._supported_fields() else ()
-        fields = (*QUEUE_FIELDS, *sluid, *(() if exact_exits else ("exit_code",)))
+        fields = (*squeue_records.QUEUE_FIELDS, *sluid, *(() if exact_exits else ("exit_code",)))
         columns = ",".join(f"{field}:0{delimiter}" for field in fields)
         states = () if exact_exits else ("--states=all",)
         argv = [self._options.squeue, "--noheader", "--all", f"--Format={columns}"]
         argv += [*cluster, *self._expand_patterns(), *states]
         queried_at = self._clock()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        rows = self._with_resize_times(parse_rows(answer.stdout, fields, delimiter))
-        rows = add_suspension_times(rows, queried_at, self._clock())
-        return queued_jobs(SOURCE, self.cluster, rows)
+        rows = self._with_resize_times(sacct_records.parse_rows(answer.stdout, fields, delimiter))
+        rows = squeue_records.add_suspension_times(rows, queried_at, self._clock())
+        return squeue_records.queued_jobs(sacct_records.SOURCE, self.cluster, rows)
 
     def _with_resize_times(
         self, rows: Iterator[FieldReader | QuarantinedRow]
@@ -131,8 +117,11 @@ class Sacct(WindowSource):
         """
         resized: dict[str, FieldReader] = {}
         for row in rows:
-            if isinstance(row, FieldReader) and row.values["ResizeTime"] not in NO_RESIZE:
-                if is_wanted(row.values):
+            if (
+                isinstance(row, FieldReader)
+                and row.values["ResizeTime"] not in squeue_records.NO_RESIZE
+            ):
+                if squeue_records.is_wanted(row.values):
                     resized[row.values["JobID"]] = row
             else:
                 yield row
@@ -142,7 +131,7 @@ class Sacct(WindowSource):
             for job, _ in self._records_of(ids[at : at + MAX_IDS_PER_QUERY]):
                 if job and job.jobid in resized:
                     row = resized[job.jobid]
-                    if job.end_time is None or not queued_state(row.values).is_live:
+                    if job.end_time is None or not squeue_records.queued_state(row.values).is_live:
                         newest[job.jobid] = max(job.submit_time, newest.get(job.jobid, 0))
             for jobid, since in newest.items():
                 row = resized[jobid]
@@ -155,7 +144,7 @@ class Sacct(WindowSource):
         try:
             found = list(self.query_by_id(resized))
         except SchedulerError as error:
-            self._once.failure("resized", "%s: resized jobs: %s", SOURCE, error)
+            self._once.failure("resized", "%s: resized jobs: %s", sacct_records.SOURCE, error)
             return ()
         self._once.forget("resized")
         return found
@@ -205,7 +194,9 @@ class Sacct(WindowSource):
     def _query_jobs(self, selection: Sequence[str]) -> Iterator[ParsedJob]:
         options = ["--duplicates", "--noconvert", *selection, *self._expand_patterns()]
         rows = self._query_rows(self._supported_fields(), options)
-        return self.add_exit_codes(parse_jobs(self.cluster, rows, self._site_accounting()))
+        return self.add_exit_codes(
+            sacct_records.parse_jobs(self.cluster, rows, self._site_accounting())
+        )
 
     def _query_rows(
         self, fields: Sequence[str], options: Sequence[str]
@@ -215,7 +206,7 @@ class Sacct(WindowSource):
         argv += [f"--delimiter={delimiter}", f"--format={','.join(fields)}", *options]
         argv += self._cluster_option()
         answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        return parse_rows(answer.stdout, fields, delimiter)
+        return sacct_records.parse_rows(answer.stdout, fields, delimiter)
 
     def _expand_patterns(self) -> Sequence[str]:
         """For sacct and squeue: the option, and sacct's StdOut, were added in 24.05."""
@@ -230,9 +221,9 @@ class Sacct(WindowSource):
         if not self._fields:
             answer = run(self._options, [self._options.sacct, "--helpformat"])
             supported = set(answer.stdout.decode("utf-8", "replace").split())
-            if not supported >= REQUIRED_FIELDS:
+            if not supported >= sacct_records.REQUIRED_FIELDS:
                 raise SourceError(f"{self._options.sacct} --helpformat does not list its fields")
-            self._fields = tuple(field for field in FIELDS if field in supported)
+            self._fields = tuple(field for field in sacct_records.FIELDS if field in supported)
         return self._fields
 
     def _site_accounting(self) -> SiteAccounting:
@@ -252,7 +243,9 @@ class Sacct(WindowSource):
         try:
             text = run(self._options, command).stdout.decode("utf-8", "replace")
         except SchedulerError as error:
-            self._once.warning(key, "%s: some figures are less certain: %s", SOURCE, error)
+            self._once.warning(
+                key, "%s: some figures are less certain: %s", sacct_records.SOURCE, error
+            )
             return ""
         self._once.forget(key)
         return text
