@@ -8,24 +8,17 @@ from pathlib import Path
 
 from batchjob.runtime.settings import option
 from batchjob.schedulers import log_follower
+from batchjob.schedulers import records as job_records
 from batchjob.schedulers.accounting import AccountingModule, Batch, SourceError, UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row, row_problem
 from batchjob.schedulers.lsf.accounting import event_records
 from batchjob.schedulers.lsf.accounting import records as finish_records
 from batchjob.schedulers.lsf.formats import lsf_hosts
 from batchjob.schedulers.reallocation import held_beyond
-from batchjob.schedulers.records import (
-    JobRecord,
-    NodeShare,
-    QuarantinedRow,
-    Reallocation,
-    merge_by_key,
-    with_returned_nodes,
-)
 
 _SOURCE = "lsb_acct"
 
-ParseRecord = Callable[[str, Sequence[event_records.Word]], tuple[JobRecord, list[str]]]
+ParseRecord = Callable[[str, Sequence[event_records.Word]], tuple[job_records.JobRecord, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -61,8 +54,8 @@ class LsfLog:
         covered = 0
         phases = parse_phases(log_follower.parse_watermark(watermark))
         for chunk in log_follower.follow(self._files(), watermark, event_records.begins_record):
-            jobs: list[JobRecord] = []
-            quarantine: list[QuarantinedRow] = []
+            jobs: list[job_records.JobRecord] = []
+            quarantine: list[job_records.QuarantinedRow] = []
             records = list(event_records.join_records(chunk.lines))
             if chunk.is_cut:  # its last value may be a part of one
                 quarantine.append(quarantined_row(self.name, log_follower.CUT, records.pop()))
@@ -88,7 +81,7 @@ class LsfLog:
             state = chunk.watermark
             if phases:
                 state = json.dumps({**log_follower.parse_watermark(state), "phases": phases})
-            yield Batch(merge_by_key(jobs), tuple(quarantine), state, covered)
+            yield Batch(job_records.merge_by_key(jobs), tuple(quarantine), state, covered)
 
     def _files(self) -> list[Path]:
         """The rotated files, oldest first, then the current one."""
@@ -113,7 +106,7 @@ _MIN_EPOCH = 1_000_000_000  # a larger number is epoch seconds and not a rotatio
 
 def job_from_finish(
     cluster: str, line: Sequence[event_records.Word]
-) -> tuple[JobRecord, list[str]]:
+) -> tuple[job_records.JobRecord, list[str]]:
     """The record of a JOB_FINISH, and the fields that could not be parsed."""
     values, hosts, slots, parse_error = event_records.parse_job_finish(line[2:])
     row = FieldReader({**values, "endTime": values.get("eventTime", "")})
@@ -158,20 +151,20 @@ def _counted(texts: Sequence[str], at: int) -> tuple[Sequence[str], int]:
     return texts[at + 1 : end], end
 
 
-def with_phases(job: JobRecord, phases: Phases) -> JobRecord:
+def with_phases(job: job_records.JobRecord, phases: Phases) -> job_records.JobRecord:
     """The ended job with what its earlier phases held beyond its last allocation."""
     found = phases.pop(job.jobid, None)
     if found is None or job.allocated_cpus is None or job.start_time is None:
         return job
-    changes: list[Reallocation] = []
+    changes: list[job_records.Reallocation] = []
     following = job.allocated_cpus
     for end, held in reversed(found):
         cpus = sum(held.values())
-        changes.insert(0, Reallocation(end, cpus - following))
+        changes.insert(0, job_records.Reallocation(end, cpus - following))
         following = cpus
-        shares = (NodeShare(host, cpus) for host, cpus in held.items())
+        shares = (job_records.NodeShare(host, cpus) for host, cpus in held.items())
         job = job._replace(reallocations=(changes[0],), allocated_nodes=None)
-        job = with_returned_nodes(shares, job)
+        job = job_records.with_returned_nodes(shares, job)
     job = job._replace(reallocations=tuple(changes), allocated_nodes=len(job.nodes) or None)
     return job._replace(resized_cpu_seconds=held_beyond(job)["resized_cpu_seconds"])
 
