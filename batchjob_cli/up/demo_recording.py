@@ -122,7 +122,7 @@ class DemoJob(NamedTuple):
                 "memory_working_set_bytes": now.memory_bytes * 0.85,
                 "memory_limit_bytes": float(share.memory_bytes or 0),
                 "memory_limit_hits": 40 * killed, "oom_kills": killed,
-                "memory_swap_bytes": 0.0, "threads": cpus, "processes": 4.0,
+                "memory_swap_bytes": 0.0, "threads": cpus, "threads_peak": cpus, "processes": 4.0,
                 "process_io_read_bytes": 4e6 * interval * number,
                 "process_io_written_bytes": 1e6 * interval * number,
             }  # fmt: skip
