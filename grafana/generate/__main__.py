@@ -55,13 +55,13 @@ def files() -> Iterator[tuple[str, str]]:
     """File names below `grafana/dashboards`, and contents."""
     for dashboard in DASHBOARDS:
         if not dashboard.asks_api():
-            yield f"{dashboard.folder}/{dashboard.slug}.json", _made(dashboard, INFINITY)
+            yield f"{dashboard.folder}/{dashboard.slug}.json", _written(dashboard, INFINITY)
             continue
         for plugin in PLUGINS:
-            yield f"{plugin.folder}/{dashboard.slug}.json", _made(dashboard, plugin)
+            yield f"{plugin.folder}/{dashboard.slug}.json", _written(dashboard, plugin)
 
 
-def _made(dashboard: Dashboard, plugin: Plugin) -> str:
+def _written(dashboard: Dashboard, plugin: Plugin) -> str:
     text = json.dumps(document(dashboard, plugin), indent=1, ensure_ascii=False) + "\n"
     return text.replace(SUFFIX, plugin.suffix)
 

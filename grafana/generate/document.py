@@ -11,24 +11,24 @@ _WIDTH = 24
 TAG = "batchjob"
 
 
-def document(made: Dashboard, plugin: Plugin) -> Json:
+def document(dashboard: Dashboard, plugin: Plugin) -> Json:
     """The complete dashboard; `plugin` reads the API."""
-    asks_api = made.asks_api()
+    asks_api = dashboard.asks_api()
     return {
-        "uid": uid(made.slug, plugin.suffix if asks_api else ""),
-        "title": made.title,
-        "description": made.about,
+        "uid": uid(dashboard.slug, plugin.suffix if asks_api else ""),
+        "title": dashboard.title,
+        "description": dashboard.about,
         "tags": [TAG, *([plugin.folder] if asks_api else [])],
         "schemaVersion": SCHEMA,
         "editable": True,
         "graphTooltip": 1,  # one crosshair in all panels
         "timezone": "browser",
-        "refresh": made.refresh,
-        "time": {"from": made.since, "to": made.until},
-        "links": [_others(), *(_link(title, url) for title, url in made.links)],
-        "templating": {"list": [*_sources(made, plugin), *_variables(made, plugin)]},
+        "refresh": dashboard.refresh,
+        "time": {"from": dashboard.since, "to": dashboard.until},
+        "links": [_others(), *(_link(title, url) for title, url in dashboard.links)],
+        "templating": {"list": [*_sources(dashboard, plugin), *_variables(dashboard, plugin)]},
         "annotations": {"list": []},
-        "panels": list(_placed(made, plugin)),
+        "panels": list(_placed(dashboard, plugin)),
     }
 
 
@@ -58,23 +58,23 @@ def _link(title: str, url: str) -> Json:
             "targetBlank": False}  # fmt: skip
 
 
-def _placed(made: Dashboard, plugin: Plugin) -> Iterator[Json]:
+def _placed(dashboard: Dashboard, plugin: Plugin) -> Iterator[Json]:
     x = y = tallest = 0
-    for number, each in enumerate(made.panels, start=1):
+    for number, each in enumerate(dashboard.panels, start=1):
         width, height = (_WIDTH, 1) if each.kind == "row" else (each.width, each.height)
         if x + width > _WIDTH:
             x, y, tallest = 0, y + tallest, 0
-        yield panel(each._replace(width=width, height=height), number, x, y, plugin, made)
+        yield panel(each._replace(width=width, height=height), number, x, y, plugin, dashboard)
         x, tallest = x + width, max(tallest, height)
 
 
-def _sources(made: Dashboard, plugin: Plugin) -> Iterator[Json]:
-    if made.asks_prometheus():
+def _sources(dashboard: Dashboard, plugin: Plugin) -> Iterator[Json]:
+    if dashboard.asks_prometheus():
         yield _source("prometheus", "Metrics", PROMETHEUS)
-    if made.asks_api():
+    if dashboard.asks_api():
         yield _source("api", "Jobs", plugin.type)
-    if made.log_source():
-        yield _source("logs", "Log", made.log_source())
+    if dashboard.log_source():
+        yield _source("logs", "Log", dashboard.log_source())
 
 
 def _source(name: str, label: str, kind: str) -> Json:
@@ -82,8 +82,8 @@ def _source(name: str, label: str, kind: str) -> Json:
             "hide": 0, "includeAll": False, "multi": False, "options": [], "regex": ""}  # fmt: skip
 
 
-def _variables(made: Dashboard, plugin: Plugin) -> Iterator[Json]:
-    for each in made.variables:
+def _variables(dashboard: Dashboard, plugin: Plugin) -> Iterator[Json]:
+    for each in dashboard.variables:
         head: Json = {"name": each.name, "label": each.label, "hide": 2 if each.hidden else 0}
         if each.about:
             head["description"] = each.about
@@ -92,7 +92,7 @@ def _variables(made: Dashboard, plugin: Plugin) -> Iterator[Json]:
         elif each.query is None:
             yield {**head, "type": "textbox", "query": "", "current": {}, "options": []}
         else:
-            yield {**head, **_asked(each, each.query, plugin)}
+            yield {**head, **_queried(each, each.query, plugin)}
 
 
 def _choice(each: Variable) -> Json:
@@ -112,18 +112,18 @@ def _fixed(each: Variable) -> Json:
     return {"type": "custom", "query": ",".join(each.words), **_choice(each)}
 
 
-def _asked(each: Variable, query: ApiQuery | str, plugin: Plugin) -> Json:
+def _queried(each: Variable, query: ApiQuery | str, plugin: Plugin) -> Json:
     if isinstance(query, str):
         source: Json = {"type": PROMETHEUS, "uid": "${prometheus}"}
-        asked, told = promql_variable(query), query
+        queried, definition = promql_variable(query), query
     else:
         source = {"type": plugin.type, "uid": "${api}"}
-        asked, told = plugin.variable(query), query.path
+        queried, definition = plugin.variable(query), query.path
     return {
         "type": "query",
         "datasource": source,
-        "query": asked,
-        "definition": told,
+        "query": queried,
+        "definition": definition,
         "refresh": 2,  # refresh when the time range changes
         "regex": "",
         # Of hidden variables, the first value of the answer is used.

@@ -17,28 +17,28 @@ _NAMES = {"user": "Jobs of this user", "account": "Usage of this account", "node
           "instance": "This node", "jobid": "This job"}  # fmt: skip
 
 
-def of_column(column: PanelColumn, beside: set[str], made: Dashboard) -> list[Json]:
+def of_column(column: PanelColumn, beside: set[str], dashboard: Dashboard) -> list[Json]:
     """Links of a table's cells; `beside`: keys of the same row."""
     if column.link:
         return [_link(f"Open {column.title}", column.link)]
     if column.key not in _PLACES or not column.title or column.hidden:
         return []
-    cluster = "${__data.fields.cluster}" if "cluster" in beside else _chosen(made)
+    cluster = "${__data.fields.cluster}" if "cluster" in beside else _chosen(dashboard)
     return [_to(column.key, "${__value.raw}", cluster)]
 
 
-def of_lines(panel: Panel, made: Dashboard) -> list[Json]:
+def of_lines(panel: Panel, dashboard: Dashboard) -> list[Json]:
     """Links of a panel's series, if the legend of each names one of them."""
     legends = [query.legend for query in panel.queries if isinstance(query, Promql)]
     if panel.kind != "timeseries" or not legends:
         return []
     shared = set.intersection(*(set(re.findall(r"\{\{(\w+)\}\}", each)) for each in legends))
     known = all("cluster" in _labels(query) for query in panel.queries if isinstance(query, Promql))
-    cluster = "${__field.labels.cluster}" if known else _chosen(made)
+    cluster = "${__field.labels.cluster}" if known else _chosen(dashboard)
     return [
         _to(key, f"${{__field.labels.{key}}}", cluster)
         for key in _PLACES
-        if key in shared and (made.on_nodes or key != "instance")
+        if key in shared and (dashboard.on_nodes or key != "instance")
     ]
 
 
@@ -50,14 +50,14 @@ def _labels(query: Promql) -> list[str]:
 
 def keys(panel: Panel) -> set[str]:
     """Keys of a table's rows."""
-    asked = [column.key for query in panel.queries if isinstance(query, ApiQuery)
+    queried = [column.key for query in panel.queries if isinstance(query, ApiQuery)
              for column in query.columns]  # fmt: skip
-    return {*asked, *(column.key for column in panel.columns)}
+    return {*queried, *(column.key for column in panel.columns)}
 
 
-def _chosen(made: Dashboard) -> str:
+def _chosen(dashboard: Dashboard) -> str:
     """The cluster that the viewer selected, if the dashboard has that variable."""
-    asks = any(variable.name == "cluster" for variable in made.variables)
+    asks = any(variable.name == "cluster" for variable in dashboard.variables)
     return "${cluster}" if asks else ""
 
 

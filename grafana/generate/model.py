@@ -73,7 +73,7 @@ class Panel(NamedTuple):
     height: int = 8
     stacked: bool = False
     bars: bool = False
-    most: float | None = None  # maximum of the axis
+    maximum: float | None = None  # of the axis
     thresholds: Thresholds | None = None
     line_name: str = ""  # for long rows (one per point and line): name of a line
     columns: tuple[PanelColumn, ...] = ()  # of a table with Promql queries: labels, then "Value"
@@ -110,20 +110,20 @@ class Dashboard(NamedTuple):
     folder: str = "prometheus"  # of its files, if it only queries Prometheus
     on_nodes: bool = True  # whether its label `instance` is a node
 
+    def queries(self) -> list[Query]:
+        """Those of its panels."""
+        return [query for panel in self.panels for query in panel.queries]
+
     def asks_api(self) -> bool:
         """Whether it is generated for each plugin that reads the API."""
-        asked = [query for panel in self.panels for query in panel.queries]
-        return any(
-            isinstance(query, ApiQuery) for query in (*asked, *(v.query for v in self.variables))
-        )
+        queries = (*self.queries(), *(variable.query for variable in self.variables))
+        return any(isinstance(query, ApiQuery) for query in queries)
 
     def log_source(self) -> str:
         """The type of the data source of log lines that it needs, or ""."""
-        asked = [query for panel in self.panels for query in panel.queries]
-        return next((query.source for query in asked if isinstance(query, LogQuery)), "")
+        return next((query.source for query in self.queries() if isinstance(query, LogQuery)), "")
 
     def asks_prometheus(self) -> bool:
         """Whether it needs a Prometheus data source."""
-        asked = [query for panel in self.panels for query in panel.queries]
-        queries = any(isinstance(query, Promql) for query in asked)
-        return queries or any(isinstance(v.query, str) for v in self.variables)
+        of_variables = any(isinstance(variable.query, str) for variable in self.variables)
+        return of_variables or any(isinstance(query, Promql) for query in self.queries())

@@ -21,29 +21,29 @@ _LAST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def panel(made: Panel, number: int, x: int, y: int, plugin: Plugin, whole: Dashboard) -> Json:
+def panel(panel: Panel, number: int, x: int, y: int, plugin: Plugin, dashboard: Dashboard) -> Json:
     """A panel's JSON at a position of the grid; `whole` is its dashboard."""
-    shape: Json = {"h": made.height, "w": made.width, "x": x, "y": y}
-    head: Json = {"id": number, "type": made.kind, "title": made.title, "gridPos": shape}
-    if made.kind == "row":
+    shape: Json = {"h": panel.height, "w": panel.width, "x": x, "y": y}
+    head: Json = {"id": number, "type": panel.kind, "title": panel.title, "gridPos": shape}
+    if panel.kind == "row":
         return {**head, "collapsed": False, "panels": []}
-    if made.kind == "text":
-        return {**head, "options": {"mode": "markdown", "content": made.text}}
-    source = _source(made.queries[0], plugin)
+    if panel.kind == "text":
+        return {**head, "options": {"mode": "markdown", "content": panel.text}}
+    source = _source(panel.queries[0], plugin)
     return {
         **head,
-        "description": made.about,
+        "description": panel.about,
         "datasource": source,
         "targets": [
             {**_target(query, _LETTERS[at], plugin), "datasource": _source(query, plugin)}
-            for at, query in enumerate(made.queries)
+            for at, query in enumerate(panel.queries)
         ],
         "fieldConfig": {
-            "defaults": _defaults(made, whole),
-            "overrides": _overrides(made, whole),
+            "defaults": _defaults(panel, dashboard),
+            "overrides": _overrides(panel, dashboard),
         },
-        "options": _OPTIONS[made.kind](made),
-        "transformations": _transformations(made),
+        "options": _OPTIONS[panel.kind](panel),
+        "transformations": _transformations(panel),
     }
 
 
@@ -61,38 +61,38 @@ def _target(query: Query, ref: str, plugin: Plugin) -> Json:
     return promql(query, ref) if isinstance(query, Promql) else plugin.query(query, ref)
 
 
-def _defaults(made: Panel, whole: Dashboard) -> Json:
+def _defaults(panel: Panel, dashboard: Dashboard) -> Json:
     defaults: Json = {
-        "unit": made.unit,
+        "unit": panel.unit,
         "color": {"mode": "palette-classic"},
         "custom": {},
-        "noValue": reason(made),
+        "noValue": reason(panel),
     }
-    if links := drill_down.of_lines(made, whole):
+    if links := drill_down.of_lines(panel, dashboard):
         defaults["links"] = links
-    if made.kind == "timeseries":
+    if panel.kind == "timeseries":
         defaults["min"] = 0
         defaults["custom"] = {
-            "drawStyle": "bars" if made.bars else "line",
-            "fillOpacity": 60 if made.bars else 20 if made.stacked else 0,
+            "drawStyle": "bars" if panel.bars else "line",
+            "fillOpacity": 60 if panel.bars else 20 if panel.stacked else 0,
             "lineWidth": 1,
             "showPoints": "never",
             "spanNulls": False,  # show gaps as gaps
-            "stacking": {"mode": "normal" if made.stacked else "none", "group": "A"},
+            "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
             "axisSoftMin": 0,
-            "thresholdsStyle": {"mode": "dashed" if made.thresholds else "off"},
+            "thresholdsStyle": {"mode": "dashed" if panel.thresholds else "off"},
         }
-    if made.most is not None:
-        defaults["max"] = made.most
-    if made.kind == "bargauge":
+    if panel.maximum is not None:
+        defaults["max"] = panel.maximum
+    if panel.kind == "bargauge":
         defaults["min"] = 0
-    if made.line_name:
-        defaults["displayName"] = made.line_name
-    if made.thresholds:
+    if panel.line_name:
+        defaults["displayName"] = panel.line_name
+    if panel.thresholds:
         # Lines keep their own colours, next to dashed threshold lines.
-        if made.kind != "timeseries":
+        if panel.kind != "timeseries":
             defaults["color"] = {"mode": "thresholds"}
-        defaults["thresholds"] = _steps(made.thresholds)
+        defaults["thresholds"] = _steps(panel.thresholds)
     return defaults
 
 
@@ -109,26 +109,26 @@ def _steps(of: Thresholds) -> Json:
     return {"mode": "absolute", "steps": steps}
 
 
-def _columns(made: Panel) -> tuple[PanelColumn, ...]:
-    if made.columns or made.line_name:
-        return made.columns
+def _columns(panel: Panel) -> tuple[PanelColumn, ...]:
+    if panel.columns or panel.line_name:
+        return panel.columns
     seen = {
         column.key: column
-        for query in made.queries
+        for query in panel.queries
         if isinstance(query, ApiQuery)
         for column in query.columns
     }
     return tuple(seen.values())
 
 
-def _overrides(made: Panel, whole: Dashboard) -> list[Json]:
-    beside = drill_down.keys(made)
+def _overrides(panel: Panel, dashboard: Dashboard) -> list[Json]:
+    beside = drill_down.keys(panel)
     columns: list[Json] = [
         {"matcher": {"id": "byName", "options": column.key}, "properties": properties}
-        for column in _columns(made)
-        if (properties := _properties(column, drill_down.of_column(column, beside, whole)))
+        for column in _columns(panel)
+        if (properties := _properties(column, drill_down.of_column(column, beside, dashboard)))
     ]
-    if made.kind != "table":
+    if panel.kind != "table":
         return columns
     # In a table with rows, show a cell without a value as empty.
     cells: Json = {
@@ -155,37 +155,37 @@ def _properties(column: PanelColumn, links: list[Json]) -> list[Json]:
     return found
 
 
-def _transformations(made: Panel) -> list[Json]:
-    if made.line_name:
+def _transformations(panel: Panel) -> list[Json]:
+    if panel.line_name:
         return [{"id": "prepareTimeSeries", "options": {"format": "multi"}}]
-    if made.kind != "table":
+    if panel.kind != "table":
         return []
     order: Json = {
         # Infinity sorts columns by name, and series include the time of the query.
-        "indexByName": {column.key: at for at, column in enumerate(_columns(made))},
-        "excludeByName": {"Time": True} if made.columns else {},
+        "indexByName": {column.key: at for at, column in enumerate(_columns(panel))},
+        "excludeByName": {"Time": True} if panel.columns else {},
         "renameByName": {},
     }
-    merged: list[Json] = [{"id": "merge", "options": {}}] if len(made.queries) > 1 else []
+    merged: list[Json] = [{"id": "merge", "options": {}}] if len(panel.queries) > 1 else []
     return [*merged, {"id": "organize", "options": order}]
 
 
-def _timeseries(made: Panel) -> Json:
+def _timeseries(panel: Panel) -> Json:
     return {
         "legend": {
             "displayMode": "table",
             "placement": "bottom",
             "showLegend": True,
-            "calcs": ["sum", "max"] if made.bars else ["mean", "max", "lastNotNull"],
+            "calcs": ["sum", "max"] if panel.bars else ["mean", "max", "lastNotNull"],
         },
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
 
 
-def _stat(made: Panel) -> Json:
+def _stat(panel: Panel) -> Json:
     return {
         "reduceOptions": _LAST,
-        "colorMode": "value" if made.thresholds else "none",
+        "colorMode": "value" if panel.thresholds else "none",
         "graphMode": "none",
         "justifyMode": "auto",
         "orientation": "auto",
@@ -193,8 +193,8 @@ def _stat(made: Panel) -> Json:
     }
 
 
-def _table(made: Panel) -> Json:
-    sort = [{"displayName": made.sort_by, "desc": True}] if made.sort_by else []
+def _table(panel: Panel) -> Json:
+    sort = [{"displayName": panel.sort_by, "desc": True}] if panel.sort_by else []
     return {"showHeader": True, "cellHeight": "sm", "sortBy": sort}
 
 

@@ -39,12 +39,12 @@ def _infinity(rows: ApiQuery, ref: str) -> Json:
 
 
 def _infinity_variable(rows: ApiQuery) -> Json:
-    asked = _infinity(rows, "variable")
+    query = _infinity(rows, "variable")
     (column,) = rows.columns
-    asked["columns"] = [
+    query["columns"] = [
         {"selector": column.key, "text": name, "type": "string"} for name in ("__text", "__value")
     ]
-    return {"queryType": "infinity", "query": "", "refId": "variable", "infinityQuery": asked}
+    return {"queryType": "infinity", "query": "", "refId": "variable", "infinityQuery": query}
 
 
 def _json_api(rows: ApiQuery, ref: str) -> Json:
@@ -100,23 +100,23 @@ VICTORIALOGS = "victoriametrics-logs-datasource"
 _MAX_LINES = 1000
 
 
-def promql(asked: Promql, ref: str) -> Json:
+def promql(query: Promql, ref: str) -> Json:
     """A query to Prometheus, for a range or for one moment."""
     return {
         "refId": ref,
-        "expr": folded(asked.expr),
-        "legendFormat": asked.legend or "__auto",
-        "instant": asked.instant,
-        "range": not asked.instant,
-        "format": "table" if asked.instant else "time_series",
+        "expr": folded(query.expr),
+        "legendFormat": query.legend or "__auto",
+        "instant": query.instant,
+        "range": not query.instant,
+        "format": "table" if query.instant else "time_series",
         "editorMode": "code",
     }
 
 
-def log_lines(asked: LogQuery, ref: str) -> Json:
+def log_lines(query: LogQuery, ref: str) -> Json:
     """A query for lines of the dashboard's time; VictoriaLogs calls that kind instant."""
-    kind = "range" if asked.source == LOKI else "instant"
-    return {"refId": ref, "expr": asked.expr, "queryType": kind, "maxLines": _MAX_LINES,
+    kind = "range" if query.source == LOKI else "instant"
+    return {"refId": ref, "expr": query.expr, "queryType": kind, "maxLines": _MAX_LINES,
             "editorMode": "code"}  # fmt: skip
 
 

@@ -81,13 +81,13 @@ _OTHERS = (
 )
 
 
-def reason(made: Panel) -> str:
+def reason(panel: Panel) -> str:
     """A sentence for the panel's field `noValue`."""
-    asked = " ".join(map(_text, made.queries))
+    texts = " ".join(map(_text, panel.queries))
     for begin, why in _OTHERS:
-        if re.search(rf"\b{begin}_", asked):
+        if re.search(rf"\b{begin}_", texts):
             return f"No data: {_OPERATORS} {why}."
-    why = next(why for part, why in _REASONS if part in asked)
+    why = next(why for part, why in _REASONS if part in texts)
     return f"No data: {why}."
 
 

@@ -13,8 +13,8 @@ def _power(by: str) -> str:
 def _daily(
     title: str, unit: str, about: str, path: str, *columns: PanelColumn, by: str = "day"
 ) -> Panel:
-    asked = ApiQuery(path, columns, (IN_CLUSTER, ("by", by), *DAYS))
-    return Panel(title, (asked,), unit, about, bars=True)
+    query = ApiQuery(path, columns, (IN_CLUSTER, ("by", by), *DAYS))
+    return Panel(title, (query,), unit, about, bars=True)
 
 
 _DAY = PanelColumn("day", "Day", kind="time")

@@ -83,14 +83,14 @@ DASHBOARD = Dashboard(
             "percentunit",
             "Parts of multiprocessors, warps, tensor cores and memory bandwidth, while one job "
             "holds the GPU. Hopper and later.",
-            most=1,
+            maximum=1,
         ),
         Panel(
             "Use by user",
             (Promql(f"avg by (user) ({_USE})", "{{user}}"),),
             "percentunit",
             "Mean over the GPUs allocated to the user's jobs.",
-            most=1,
+            maximum=1,
         ),
         Panel(
             "Jobs with GPUs",

@@ -198,7 +198,7 @@ DASHBOARD = Dashboard(
             ),
             rate_unit(WAITING_SECONDS),
             "Fraction of time in which at least one task waited (PSI).",
-            most=1,
+            maximum=1,
         ),
         Panel(
             "All tasks waited",
@@ -210,7 +210,7 @@ DASHBOARD = Dashboard(
             ),
             rate_unit(STALLED_SECONDS),
             "Fraction of time in which all tasks of the job waited (PSI).",
-            most=1,
+            maximum=1,
         ),
         Panel(
             "Processes and threads",
@@ -237,7 +237,7 @@ DASHBOARD = Dashboard(
             ),
             unit(JOB_GPU_UTILIZATION),
             "Fraction of the last second in which any kernel ran.",
-            most=1,
+            maximum=1,
         ),
         Panel(
             "GPU memory",

@@ -101,14 +101,14 @@ DASHBOARD = Dashboard(
                 ),
             ),
             "percentunit",
-            most=1,
+            maximum=1,
         ),
         heading("GPU"),
         Panel(
             "GPU use",
             (Promql(series(GPU_UTILIZATION, _N), "{{gpu}} {{gpu_instance}}"),),
             unit(GPU_UTILIZATION),
-            most=1,
+            maximum=1,
         ),
         Panel(
             "GPU memory",

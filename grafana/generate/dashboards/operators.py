@@ -20,10 +20,10 @@ def _waste(what: str, title: str, unit: str, had: str, unused: str) -> Panel:
         PanelColumn(unused, "Unused", unit, "number"),
         PanelColumn(f"{what}_efficiency", "Use", "percentunit", "number", thresholds=LITTLE_USED),
     )
-    asked = ApiQuery("/stats/waste", columns, (IN_CLUSTER, ("by", "user"), ("of", what), *DAYS))
+    query = ApiQuery("/stats/waste", columns, (IN_CLUSTER, ("by", "user"), ("of", what), *DAYS))
     return Panel(
         title,
-        (asked,),
+        (query,),
         about="The twenty users with the most unused allocations; measured jobs only.",
         kind="table",
         width=8,

@@ -110,8 +110,8 @@ def figure(
     title: str, expr: str, unit: str = "none", about: str = "", bounds: Thresholds | None = None
 ) -> Panel:
     """One current number."""
-    asked = (Promql(expr, title, instant=True),)
-    return Panel(title, asked, unit, about, "stat", 4, 4, thresholds=bounds)
+    queries = (Promql(expr, title, instant=True),)
+    return Panel(title, queries, unit, about, "stat", 4, 4, thresholds=bounds)
 
 
 def lines(title: str, unit: str, about: str, *queries: tuple[str, str]) -> Panel:

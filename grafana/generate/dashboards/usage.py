@@ -23,8 +23,8 @@ _SUMS = (
 
 
 def _days(title: str, unit: str, about: str, whose: _Params, *columns: PanelColumn) -> Panel:
-    asked = ApiQuery("/usage", (_DAY, *columns), (*whose, ("by", "day"), *DAYS))
-    return Panel(title, (asked,), unit, about, bars=True)
+    query = ApiQuery("/usage", (_DAY, *columns), (*whose, ("by", "day"), *DAYS))
+    return Panel(title, (query,), unit, about, bars=True)
 
 
 def _number(key: str, title: str) -> PanelColumn:

@@ -149,13 +149,13 @@ HOST = of_kubernetes(
             "percentunit",
             "",
             (_rated("disk_io_time_seconds_total"), "{{device}}"),
-        )._replace(most=1),
+        )._replace(maximum=1),
         lines(
             "File systems",
             "percentunit",
             "Fraction used.",
             (_filled(_LOCAL), "{{mountpoint}}"),
-        )._replace(most=1),
+        )._replace(maximum=1),
         lines(
             "Network",
             "Bps",
@@ -179,7 +179,7 @@ HOST = of_kubernetes(
             (_rated("pressure_cpu_waiting_seconds_total"), "CPU"),
             (_rated("pressure_memory_waiting_seconds_total"), "memory"),
             (_rated("pressure_io_waiting_seconds_total"), "storage"),
-        )._replace(most=1),
+        )._replace(maximum=1),
     ),
     "node_load1",
     Variable(
