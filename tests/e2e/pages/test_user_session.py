@@ -9,7 +9,7 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 def test_user_compares_searches_and_signs_out(sign_in, site):
     """From the list to a job, by keyboard and mouse, to the comparison, and out."""
     page = sign_in("alice")
-    page.goto(site[0])
+    page.goto(f"{site[0]}/mine")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     ticks = page.locator("input[name=job]")
