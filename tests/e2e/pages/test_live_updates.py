@@ -53,7 +53,9 @@ def test_job_list_updates_except_while_in_use(sign_in, site):
     page.locator("input[name=job]").first.uncheck()
     page.evaluate("document.activeElement.blur()")
     page.clock.run_for(40_000)
-    wait_until(page, "document.querySelector('form.live caption').textContent.startsWith('Jobs: running')")
+    wait_until(
+        page, "document.querySelector('form.live caption').textContent.startsWith('Jobs: running')"
+    )
     assert page.troubles == []
 
 
