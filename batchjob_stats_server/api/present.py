@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from batchjob_stats_server.services import Services
 
 HOUR, HOURS = 3600, 24
-_MOST_LIVE, _MOST_ENDED = 200, 150  # jobs that are read
+_MOST_LIVE, _MOST_ENDED = 200, 200  # jobs that are read
 _LONGEST_DAYS = 31  # jobs that ran for longer are not among the ended ones
 _CHANGES = 3
 

@@ -15,14 +15,14 @@ from batchjob_stats_server.api.params import InQuery, QueryParams
 from batchjob_stats_server.api.present import HOUR, HOURS, Present
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.pages.rendering import charts, fragments, template_filters
-from batchjob_stats_server.pages.rendering.frame import RequestPage
+from batchjob_stats_server.pages.rendering.frame import PageRenderer, Reckoned, RequestPage
 from batchjob_stats_server.pages.rendering.template_filters import absent
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.model import Row
 
 router = APIRouter(include_in_schema=False)
 
-_CHANGES_SECONDS, _MOST_KEPT = 300, 1000  # a report takes as long as the rest of the page
+_KEPT_SECONDS, _MOST_KEPT = 300, 200  # a report takes as long as the rest of the page
 _MOST_GROUPS = 8  # of jobs that wait, and that failed
 _SEGMENTS = {"used": "main", "not used, or not measured": "rest"}
 _FORMATS: Mapping[str, Callable[[float], str]] = {
@@ -38,17 +38,24 @@ async def start(page: RequestPage, _query: InQuery[QueryParams]) -> Response:
     """The caller's own jobs."""
     found = await now.gather(page, page.principal.user)
     log_jobs_seen(page.principal, "jobs", [*found.running, *found.ended])
-    kept = page.environment.changes
-    key = page.principal.person_key()
-    expiry_time, changes = kept.get(key, (0.0, ()))
-    if expiry_time < page.now:
-        find = partial(present.find_changes, page.services, page.access, found.ended)
-        changes = await run_in_thread(page, find, costly=True)
-        kept[key] = page.now + _CHANGES_SECONDS, changes
-        while len(kept) > _MOST_KEPT:
-            del kept[next(iter(kept))]
+    kept = page.environment.reckoned.get(page.principal.person_key())
+    if kept is not None and kept[0] < page.now:
+        kept = None
+    return await run_in_thread(page, partial(_render, page, found, kept), costly=kept is None)
+
+
+def _render(page: PageRenderer, found: Present, kept: Reckoned | None) -> Response:
+    """Changes and charts are reckoned anew only after some minutes."""
+    if kept is None:
+        changes = present.find_changes(page.services, page.access, found.ended)
+        kept = page.now + _KEPT_SECONDS, changes, list(_charts(found))
+        of_all = page.environment.reckoned
+        of_all[page.principal.person_key()] = kept
+        while len(of_all) > _MOST_KEPT:
+            of_all.pop(next(iter(tuple(of_all))), None)
+    _, changes, shown_charts = kept
     return page.render(
-        "start.html", present=found, changes=changes, charts=list(_charts(found)),
+        "start.html", present=found, changes=changes, charts=shown_charts,
         failed=found.failed(), failed_states=FAILED_STATES, most=_MOST_GROUPS,
         running_rows=_running_rows(found),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import jinja2
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 from starlette.responses import Response
 
 from batchjob import __version__
@@ -45,13 +46,17 @@ PLOT_POLICY = _POLICY_TEMPLATE.format(styles="style-src-attr 'unsafe-inline'; ",
 ExceptionHandler = Callable[[Request, Any], Awaitable[Response]]
 
 
+Reckoned = tuple[float, list[Change], list[Markup]]
+"""Of the start page: what to change, and the charts; and until when they are shown."""
+
+
 class PageEnvironment(NamedTuple):
     """What is loaded once per application."""
 
     templates: jinja2.Environment
     assets: Assets
     sparklines: Sparklines
-    changes: dict[Hashable, tuple[float, Sequence[Change]]]  # of the start page, by person
+    reckoned: dict[Hashable, Reckoned]  # by person
     frame_ancestors: str  # sites that may embed our pages in a frame, for Content-Security-Policy
 
     def headers(self, policy: str) -> dict[str, str]:
