@@ -111,6 +111,12 @@ def _field_parsers(record: type[NamedTuple]) -> dict[str, _Parser]:
     return {name: parsers_of(name)[types[name]] for name in types if name not in _NESTED}
 
 
+_NOT_HELD = {
+    name: default
+    for name, default in JobRecord._field_defaults.items()
+    if name.startswith(("allocated_", "resized_", "node_list", "nodes", "reallocations"))
+}
+
 _JOB_PARSERS, _STEP_PARSERS, _NODE_PARSERS, _REALLOCATION_PARSERS = map(
     _field_parsers, (JobRecord, StepRecord, NodeShare, Reallocation)
 )
@@ -151,7 +157,10 @@ def decode(document: Any, cluster: str, source: str) -> tuple[JobRecord, tuple[s
         "cluster": cluster, "source": source, "nodes": tuple(nodes), "steps": tuple(steps),
         "reallocations": tuple(Reallocation(**fields) for fields in reallocations),
     }  # fmt: skip
-    return JobRecord(**words | values | fixed), tuple(parse_errors)
+    record = JobRecord(**words | values | fixed)
+    if not record.state.is_live and record.start_time is None and record.elapsed_seconds is None:
+        record = record._replace(**_NOT_HELD)  # it never started: what is stated was requested
+    return record, tuple(parse_errors)
 
 
 def _parse_fields(

@@ -41,6 +41,13 @@ def test_minimal_record():
     assert (job.state, job.state_word, job.nodes) == (JobState.RUNNING, "RUNNING", ())
 
 
+def test_job_that_never_started_holds_nothing():
+    held = {"allocated_cpus": 16, "node_list": "n1", "nodes": ["n1"], "requested_cpus": 16}
+    job, complaints = decode(MINIMAL_RECORD | held | {"state": "cancelled"}, "c1", "jsonl")
+    assert (job.allocated_cpus, job.node_list, job.nodes) == (None, "", ())
+    assert (job.requested_cpus, complaints) == (16, ())
+
+
 @pytest.mark.parametrize(
     ("time_text", "seconds"),
     [
