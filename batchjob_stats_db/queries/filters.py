@@ -8,6 +8,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.judgements import RUNNING_STATES
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries.efficiency import DERIVED, GPUS_HELD, RUN_SECONDS
 
@@ -52,7 +53,8 @@ class Filter(NamedTuple):
     energy_at_most: float | None = None
     started: bool | None = None
     running: bool = False  # or suspended: suspended jobs hold their nodes
-    arrays_once: bool = False  # of an array only the task that stands for it
+    arrays_once: bool = False  # of an array only the task that stands for it (queries/arrays.py)
+    arrays_left_out: tuple[tuple[str, str, str], ...] = ()  # cluster, id of the array, user
 
 
 _job, _usage = schema.job.c, schema.job_usage.c
@@ -98,6 +100,8 @@ def index_conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnEle
         conditions.append(_job.end_time < which.ended_before)
     if which.running:
         conditions += [_job.end_time.is_(None), _job.state.in_(RUNNING_STATES)]
+    elif which.states and {*which.states} <= {*RUNNING_STATES, JobState.PENDING}:
+        conditions.append(_job.end_time.is_(None))
     return conditions
 
 
@@ -117,29 +121,10 @@ def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
             conditions.append(column >= minimum)
         if maximum is not None:
             conditions.append(column <= maximum)
-    if which.arrays_once:
-        conditions.append(_STANDS_FOR_ITS_ARRAY)
+    if which.arrays_left_out:
+        array = sa.tuple_(_job.cluster, _job.array_jobid, _job.username)
+        conditions.append((_job.tool != "") | array.not_in(which.arrays_left_out))
     return conditions
-
-
-def _place_in_array(job: Any) -> ColumnElement[Any]:
-    """Running tasks before waiting ones, these before ended ones; then the latest."""
-    states = (sa.case((job.state.in_(RUNNING_STATES), 2), (job.state == "PENDING", 1), else_=0),)
-    return sa.tuple_(*states, sa.func.coalesce(job.start_time, job.submit_time, 0), job.id)
-
-
-_other = schema.job.alias().c
-_STANDS_FOR_ITS_ARRAY = sa.or_(
-    _job.array_jobid == sa.literal_column("''"),
-    _job.tool != "",  # workflows of tracked work are no arrays
-    ~sa.exists().where(
-        _other.array_jobid != sa.literal_column("''"),  # as the partial index has it
-        _other.cluster == _job.cluster,
-        _other.array_jobid == _job.array_jobid,
-        _other.username == _job.username,
-        _place_in_array(_other) > _place_in_array(_job),
-    ),
-)
 
 
 _CLUSTER_NAMES = sa.select(schema.cluster.c.name)

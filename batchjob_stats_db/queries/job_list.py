@@ -118,9 +118,11 @@ def count_jobs(
     found = sa.select(_job.id).select_from(source).where(*candidates).limit(limit)
     matching = found
     if filters:
-        matching = (
-            sa.select(_job.id).select_from(with_figures()).where(_job.id.in_(found), *filters)
-        )
+        candidate = (
+            found.subquery()
+        )  # in the FROM clause, so that it is read no further than needed
+        jobs = candidate.join(schema.job, _job.id == candidate.c.id)
+        matching = sa.select(_job.id).select_from(with_figures(jobs)).where(*filters)
         matching = matching.limit(None if exactly else MOST_COUNTED + 1)
     number, looked_at = (
         db.scalar(sa.select(sa.func.count()).select_from(each.subquery())) or 0
@@ -359,7 +361,7 @@ def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool
     own = [access.users[0].user] if alone else []
     is_one_range = len(filtered) <= 1 if access.everything else filtered in ([], own)
     by_end = (which.ended_from, which.ended_before) != (None, None)
-    skips_rows = which.running or by_end or row_conditions(which._replace(arrays_once=False))
+    skips_rows = which.running or by_end or row_conditions(which)
     return order.key == "start_time" and is_one_range and not skips_rows and access.is_small()
 
 

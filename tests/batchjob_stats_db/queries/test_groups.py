@@ -1,11 +1,13 @@
 """Job arrays and het jobs, one row per group."""
 
+from collections import Counter
+
 import pytest
 
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
-from batchjob_stats_db.queries import job_list
+from batchjob_stats_db.queries import arrays, job_list
 from batchjob_stats_db.queries.arrays import JobGroupKind, groups, list_jobs
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import Page, TooManyError
@@ -123,3 +125,12 @@ def test_list_of_arrays_in_pages_lacks_none(db):
         rows, after = list_jobs(db, EVERYTHING, Filter(arrays_once=True), page=Page(2, after))
         found += [row["jobid"] for row in rows]
     assert sorted(found) == ["1", "3", "4", "5", "90", "91"]
+
+
+def test_tasks_of_arrays_that_are_too_large_are_listed_one_by_one(db, monkeypatch):
+    monkeypatch.setattr(arrays, "MOST_TASKS", 3)
+    found, after = Counter(), None
+    while not found or after:
+        rows, after = list_jobs(db, EVERYTHING, Filter(arrays_once=True), page=Page(2, after))
+        found.update(row["array_jobid"] for row in rows)
+    assert (found["3"], found["4"], found["5"]) == (1, 4, 5)
