@@ -55,7 +55,7 @@ async def current_uses(
     ]
 
 
-@router.get("/now", response_class=PlainTextResponse)
+@router.get("/now", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def now(caller: CurrentCaller, _query: InQuery[QueryParams]) -> Response:
     """The caller's jobs as text: what runs, waits and failed, and what to change."""
     found = await gather(caller, caller.principal.user)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from batchjob.schedulers.lsf import formats
+from batchjob.runtime import subprocesses
 from batchjob.schedulers.lsf.accounting import bjobs
 from batchjob.schedulers.pbs import qstat_jobs
 from batchjob.schedulers.pbs.accounting import qstat
@@ -133,7 +133,7 @@ def queue_month(
     """A month by `qstat` or `bjobs`."""
     month = QueueMonth(kind, total, days, seed)
     with contextlib.ExitStack() as patched:
-        for module in (qstat, qstat_jobs, formats):  # each of these runs a command
+        for module in (qstat, qstat_jobs, subprocesses):  # each of these runs a command
             patched.enter_context(patch.object(module, "run", month.queue.run))
         engine = simulate(folder, month, month.outages, days, step)
     return compared(engine, month.expected())

@@ -67,7 +67,7 @@ def test_costly_pages_use_the_same_queue(services, token_headers, path):
     with TestClient(app.make(services)) as client:
         assert client.get(path, headers=headers).status_code == 200
         assert queued_users == [("alice", ())]
-        assert client.get("/", headers=headers).status_code == 200
+        assert client.get("/mine", headers=headers).status_code == 200
         assert len(queued_users) == 1
 
 

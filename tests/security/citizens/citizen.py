@@ -69,6 +69,7 @@ def write_run(site: Site, jobid: str, uid: int, owner: int, **changes: object) -
     )
     document = {"version": VERSION, **run._asdict(), "supervisor": supervisor._asdict()}
     document |= changes
+    path.unlink(missing_ok=True)  # root may not open others' files here (fs.protected_regular)
     path.write_text(json.dumps(document))
     path.chmod(0o644)
     os.chown(path, owner, -1)

@@ -53,7 +53,11 @@ def run_nested_as_deep_as_the_parser_follows(site, dice):
         run = str(uuid.uuid4())
         write_run(site, run, CITIZEN_UID, CITIZEN_UID, name=[])
         path = site.data / "runs" / f"{run}.json"
-        path.write_text(path.read_text().replace("[]", "[" * depth + "]" * depth))
+        text = path.read_text().replace("[]", "[" * depth + "]" * depth)
+        path.unlink()  # as in write_run
+        path.write_text(text)
+        path.chmod(0o644)
+        os.chown(path, CITIZEN_UID, -1)
     assert_runs_of_others_are_read(site)
 
 

@@ -29,7 +29,7 @@ def site(tmp_path_factory):
 
 def columns(**changes):
     everything = {
-        "chosen": COLUMN_TITLES, "is_waiting": False, "has_gpus": True, "several_users": True,
+        "chosen": COLUMN_TITLES, "has_waiting": False, "has_gpus": True, "several_users": True,
         "several_clusters": True, "has_measurements": True,
     }  # fmt: skip
     return job_table.columns(**everything | changes)
@@ -47,13 +47,13 @@ def test_cells_are_made_of_the_columns_that_lists_read(site):
     waiting = list_jobs(site, EVERYTHING, Filter(states=("PENDING",))).rows
     assert len(started) > 50
     assert waiting
-    for rows, shown in (
-        (started, columns()),
-        (waiting, columns(is_waiting=True)),
-    ):
-        body = job_table.body(rows, shown, facts)
+    shown = columns(has_waiting=True)
+    for rows, is_waiting in ((started, False), (waiting, True)):
+        body = job_table.body(rows, shown, facts, is_waiting)
         assert body.count("<tr ") == len(rows)
-        assert body.count("<td ") == len(rows) * (len(shown) + 1)
+        wide = [int(number) - 1 for number in re.findall(r'colspan="([0-9]+)"', body)]
+        assert body.count("<td ") + sum(wide) == len(rows) * (len(shown) + 1)
+        assert bool(wide) == is_waiting
         assert not re.search(r"<script|<img", body)
 
 
@@ -65,9 +65,14 @@ def test_a_table_has_the_columns_that_were_chosen():
     assert titles(**alone, has_measurements=False) == ["Name", "State"]
 
 
-def test_jobs_that_wait_have_a_reason_in_place_of_their_use():
-    shown = titles(chosen={"cpu", "started"}, is_waiting=True)
-    assert shown == ["Name", "State", "User", "Cluster", "Submitted", "Reason"]
+def test_jobs_that_wait_have_a_reason_in_place_of_their_use(site):
+    (row,) = list_jobs(site, EVERYTHING, Filter(states=("PENDING",)), page=Page(1)).rows
+    shown = columns(chosen={"cpu", "started"}, has_waiting=True)
+    facts = TableContext(example_site.NOW, {}, {})
+    body = job_table.body([{**row, "reason": "Priority"}], shown, facts, is_waiting=True)
+    assert 'data-label="Submitted"' in body
+    assert re.search(r'data-label="Reason">.*Priority', body)
+    assert 'data-label="CPU"' not in body
 
 
 def test_energy_by_accounting_is_that_of_its_nodes():
