@@ -19,6 +19,7 @@ from batchjob_stats_server.report.model import ReportInput, Row
 _MAX_ERROR_LENGTH = 200  # characters; the page has the full text further below
 _NOT_A_JOB_FAULT = "This is not a fault of the job"
 _OUT_OF_MEMORY = 125  # the signal by which Slurm says that a step ran out of memory
+_NOT_LAUNCHED = 53  # and this one that it could not start the script (seen with 22.05)
 _MEMORY_OPTIONS = {"mem": "nodes", "mem-per-cpu": "cpus", "mem-per-gpu": "gpus"}
 _EXIT_CODES = {
     126: "its command was found but could not be executed: it is not executable, or not a program "
@@ -161,6 +162,11 @@ def _describe_exit(
     `error` is the job's own message, and replaces the usual meaning of its code. Without a code,
     `either` may be it, or 128 more: that has no meaning, since 127 may be 255.
     """
+    if number == _NOT_LAUNCHED and not code:
+        return (
+            f"{number} in place of a signal: Slurm could not start the script, most often because "
+            "the folder of the job's output does not exist or cannot be written"
+        )
     if number:
         return f"signal {_describe_signal(number)}"
     if code is None and either is not None:

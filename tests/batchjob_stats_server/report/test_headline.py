@@ -80,6 +80,13 @@ def test_exit_code_is_explained(code, signal, words):
     assert words in headline_of(state="FAILED", exit_code=code, exit_signal=signal)
 
 
+def test_job_that_slurm_could_not_start_was_ended_by_no_signal():
+    """Seen with 22.05: 0:53, and the reason None, where the folder of the output is missing."""
+    text = headline_of(state="FAILED", source="sacct", exit_code=0, exit_signal=53, reason="None")
+    assert "the folder of the job's output does not exist" in text
+    assert "signal 53" not in text
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
