@@ -98,8 +98,10 @@ def test_helper_names_what_the_kernel_lacks(report: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def user_manager(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def user_manager(tmp_path_factory: pytest.TempPathFactory, long_form: bool) -> Any:
     """As `report`, with systemd: alice has no delegated cgroup, but a systemd of her own."""
+    if not long_form:
+        pytest.skip("only with --long: systemd boots for minutes on a busy machine")
     if why_not := uml.missing():
         pytest.skip(why_not)
     folder = tmp_path_factory.mktemp("systemd")
