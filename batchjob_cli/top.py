@@ -179,7 +179,7 @@ class JobsTop(App[None]):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         self._open_job(self._rows[event.cursor_row])
 
-    @work(thread=True)
+    @work(thread=True, group="reports")  # or the next update of the table would end it
     def _open_job(self, row: Mapping[str, Any]) -> None:
         given = {**vars(self._given), "cluster": row["cluster"], "format": "text"}
         asked = argparse.Namespace(**given)
