@@ -45,7 +45,7 @@ async def start(page: RequestPage, _query: InQuery[QueryParams]) -> Response:
 
 
 def _render(page: PageRenderer, found: Present, kept: Reckoned | None) -> Response:
-    """Changes and charts are reckoned anew only after some minutes."""
+    """Changes and charts are computed again only after some minutes."""
     if kept is None:
         changes = present.find_changes(page.services, page.access, found.ended)
         kept = page.now + _KEPT_SECONDS, changes, list(_charts(found))

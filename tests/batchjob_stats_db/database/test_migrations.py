@@ -8,6 +8,7 @@ from alembic.migration import MigrationContext
 from batchjob_stats_db.admin.migrate import bring_up_to_date, migrate, revisions
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.engine import parse_url, writer_engine
+from batchjob_stats_db.measure.rollup import roll_up
 from tests.helpers.first_database import first_database
 
 
@@ -60,7 +61,8 @@ def test_totals_lower_than_those_of_the_steps_are_raised(empty_url, caplog):
     with engine.begin() as db:
         for each in jobs:
             values = {"cluster": "c", "jobid": str(each["id"]), "submit_time": day, "run": 1}
-            values |= {"source": "sacct", "start_time": day, "update_time": day, **each}
+            values |= {"source": "sacct", "start_time": day, "update_time": day,
+                       "allocated_cpus": 1, **each}  # fmt: skip
             db.execute(job.insert().values(values))
             for name, seconds, memory in steps:
                 values = {"job_id": each["id"], "step": name, "cpu_seconds": seconds}
@@ -72,6 +74,10 @@ def test_totals_lower_than_those_of_the_steps_are_raised(empty_url, caplog):
         assert raised == pytest.approx((1.912, 126 << 20))
         assert (tuple(right), tuple(running)) == ((1.912, 126 << 20), (None, None))
         assert db.execute(sa.select(tables.tables["rollup_due"])).all() == [("c", day)]
+    with engine.begin() as db:  # waste is what was allocated, less this
+        roll_up(db, "c", day, day + 9 * 86_400)
+        for table in (schema.USAGE.by_user, schema.USAGE.monthly_by_user):
+            assert db.scalar(sa.select(sa.func.sum(table.c.cpu_seconds))) == pytest.approx(3.824)
     assert "1 jobs had less CPU time or memory than their steps" in caplog.text
     engine.dispose()
 
