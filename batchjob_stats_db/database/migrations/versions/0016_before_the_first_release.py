@@ -1,5 +1,7 @@
 """What changed before the first release, with mended values of what was stored until then.
 
+- Tables and columns that are declared and absent are added. New columns are empty for earlier jobs,
+  but those of the time of GPUs, which follow from the means.
 - The CPU time and peak memory of Slurm's jobs are raised to those of their steps. The answer of a
   window omits the steps that ended before it, and the totals were those of the answer.
 - A CPU time of 0 s is taken out where an accounting without a plugin gathered none, or lost it: see
@@ -17,17 +19,14 @@ import time
 import sqlalchemy as sa
 from alembic import op
 
+from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import days_of
 
-revision = "0009"
+revision = "0016"
 down_revision = "0001"
 
 log = logging.getLogger(__name__)
 
-_SUMS = ("daily", "daily_account", "daily_cluster", "monthly_user", "monthly_account")
-_ENERGY = "measured_energy_cpu_allocated_seconds"
-_MEMORY = ("measured_memory_peak_allocated_byte_seconds", "memory_peak_byte_seconds")
-_RESIZED = ("resized_cpu_seconds", "resized_gpu_seconds", "resized_memory_byte_seconds")
 _CPU_TIMES = ("user_cpu_seconds", "system_cpu_seconds", "cpu_seconds")
 _MEASURES = (*_CPU_TIMES, "peak_memory_bytes")
 _SOURCES = ("sacct", "slurm_rest")
@@ -45,26 +44,44 @@ _due = sa.table("rollup_due", sa.column("cluster"), sa.column("day"))
 
 
 def upgrade() -> None:
-    """Add the columns, mend the values, and have sums made again."""
-    rule = sa.Column("rule", sa.Text(), server_default="", nullable=False)
-    with op.batch_alter_table("quarantine") as quarantine:
-        quarantine.add_column(rule)
+    """Add tables and columns, mend the values, and have sums made again."""
+    for table in ("job", "job_usage"):
+        op.alter_column(table, "doubt", new_column_name="caveats")
+    _add_what_is_declared()
     op.execute("UPDATE quarantine SET rule = 'unreadable'")
-    for table in _SUMS:
-        added = {"usage": (_ENERGY, *_MEMORY), "emissions": (_ENERGY,)}
-        for kind, name in ((kind, name) for kind, names in added.items() for name in names):
-            column = sa.Column(name, sa.Float, nullable=False, server_default="0")
-            op.add_column(f"{table}_{kind}", column)
-    for name in _RESIZED:
-        op.add_column("job", sa.Column(name, sa.Float))
-    for table in ("job", "job_step"):
-        op.add_column(table, sa.Column("exit_code_or_128_more", sa.BigInteger))
-    # What accounting was is not known of the jobs that are stored.
-    op.add_column("job", sa.Column("cpu_at_least", sa.BigInteger))
+    _compute_gpu_seconds()
     _sum_up_again()
     _tell_exit_codes_apart()
     _raise_totals()
     _take_out_zeros()
+
+
+def _add_what_is_declared() -> None:
+    found = sa.inspect(op.get_bind())
+    for table in schema.metadata.sorted_tables:
+        if not found.has_table(table.name):
+            table.create(op.get_bind())
+            continue
+        known = {each["name"] for each in found.get_columns(table.name)}
+        for column in (each for each in table.columns if each.name not in known):
+            # Sums of earlier days lack what is new, until they are made again.
+            default = column.server_default or (None if column.nullable else sa.text("0"))
+            added = sa.Column(
+                column.name, column.type, nullable=column.nullable, server_default=default
+            )
+            op.add_column(table.name, added)
+
+
+def _compute_gpu_seconds() -> None:
+    """What was measured so far, in means, covers the measured time."""
+    usage = schema.job_usage.c
+    start = sa.select(_job.c.start_time).where(_job.c.id == usage.job_id).scalar_subquery()
+    seconds = usage.gpus * (usage.until_time - start)
+    values = {
+        "gpu_busy_seconds": seconds * usage.gpu_utilization_ratio, "gpu_observed_seconds": seconds
+    }  # fmt: skip
+    known = usage.gpu_utilization_ratio.is_not(None)
+    op.execute(sa.update(schema.job_usage).where(known).values(values))
 
 
 def _sum_up_again() -> None:
