@@ -11,53 +11,90 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batchjob.quantities.job import CPU_SECONDS
-from grafana.generate.promql import folded, rate_of_jobs
+from batchjob.quantities.gpu import JOB_GPU_PROFILE
+from grafana.generate.__main__ import DASHBOARDS
+from grafana.generate.model import Promql
+from grafana.generate.promql import folded, labels_of
 from tests.batchjob_stats_db.tsdb import SERVERS, line, prometheus, victoria_metrics
 from tests.helpers.http_server import Response, serving
 from tests.helpers.waiting import scaled, until
 
-RULES = Path(__file__).parents[2] / "prometheus/rules/jobs.yml"
+PROMETHEUS = Path(__file__).parents[2] / "prometheus"
+RECORDED = re.compile(r"\bbatchjob:[\w:]+")
 BEGIN = 1_775_300_040
 SCRAPE, LINGER, JOBS = 30, 300, 60
 HOUR = 3600
 
 
-def short_jobs():
-    """The samples of jobs of 1 to 90 s, and the CPU seconds that they used together."""
+COUNTERS = {  # of jobs, that rules and panels sum over jobs, with labels of the series of each job
+    "cpu_seconds_total": ({"mode": "user"}, {"mode": "system"}),
+    "energy_joules_total": (
+        {"component": "host", "kind": "active"},
+        {"component": "host", "kind": "idle"},
+        {"component": "gpu", "kind": "active"},
+    ),
+    **{
+        each.metric.name.removeprefix("batchjob_job_"): (
+            {"gpu": "0", "uuid": "GPU-0", "gpu_instance": ""},
+        )
+        for each in JOB_GPU_PROFILE.values()
+    },
+}
+
+
+def short_jobs(counter):
+    """The samples of jobs of 1 to 90 s, and how much of the counter they used together."""
     chance, lines, used = random.Random(1), [], 0.0
     for number in range(JOBS):
         start = BEGIN + chance.uniform(60, HOUR / 2)
-        seconds, cpus = chance.uniform(1, 90), chance.choice([0.5, 1, 4])
-        labels = {"jobid": str(number), "instance": f"n{number % 3}"}
+        seconds = chance.uniform(1, 90)
+        job = {"jobid": str(number), "instance": f"n{number % 3}"}
         first = start + chance.uniform(0, SCRAPE)
-        used += cpus * seconds
-        at = first
-        while at <= start + seconds + LINGER:
-            value = cpus * min(at - start, seconds)
-            lines.append(line("cpu_seconds_total", value, f"{at:.3f}", mode="user", **labels))
-            lines.append(line("start_time_seconds", start, f"{at:.3f}", **labels))
-            at += SCRAPE
+        for labels in COUNTERS[counter]:
+            speed = chance.choice([0.5, 1, 4])
+            used += speed * seconds
+            for at in _scrapes(first, start + seconds + LINGER):
+                value = speed * min(at - start, seconds)
+                lines.append(line(counter, value, f"{at:.3f}", **labels, **job))
+        lines += [
+            line("start_time_seconds", start, f"{at:.3f}", **job)
+            for at in _scrapes(first, start + seconds + LINGER)
+        ]
     return lines, used
 
 
-def interrupted_job():
-    """A job of ten hours that is scraped again after a gap of an hour, with 1 CPU in use."""
+def _scrapes(first, until):
+    while first <= until:
+        yield first
+        first += SCRAPE
+
+
+def interrupted_job(counter):
+    """A job of ten hours that is scraped again after a gap of an hour; it uses 1 a second."""
     start = BEGIN - 10 * HOUR
     times = [*range(BEGIN - HOUR, BEGIN - 1800, SCRAPE), *range(BEGIN + 1800, BEGIN + HOUR, SCRAPE)]
     for at in times:
-        yield line("cpu_seconds_total", at - start, at, mode="user", jobid="old")
+        yield line(counter, at - start, at, jobid="old", **COUNTERS[counter][0])
         yield line("start_time_seconds", start, at, jobid="old")
 
 
-def rule(name):
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    (found,) = (each for group in groups for each in group["rules"] if each.get("record") == name)
-    return found["expr"]
+def rules():
+    """The expressions of all recording rules, in which no other rule of ours is left."""
+    files = (yaml.safe_load(each.read_text()) for each in PROMETHEUS.glob("*/*.yml"))
+    groups = [group for each in files for group in each.get("groups", ())]
+    found = {
+        each["record"]: each["expr"]
+        for group in groups
+        for each in group["rules"]
+        if "record" in each
+    }
+    while any(map(RECORDED.search, found.values())):
+        found = {name: _without_rules(expression, found) for name, expression in found.items()}
+    return found
 
 
-RULE = rule("batchjob:job:cpus_used")
-PANEL = folded(rate_of_jobs(CPU_SECONDS, 'cluster=~".*"'))
+def _without_rules(expression, rules):
+    return RECORDED.sub(lambda rule: f"({rules[rule[0]]})", expression)
 
 
 def series(url, path, **form):
@@ -71,21 +108,80 @@ def ask(url, query, at, nocache=1):
     return [float(each["value"][1]) for each in found]
 
 
+OVER_TIME = re.compile(r"\b(batchjob_job_\w+_total)(?:\{[^}]*\})?\[")
+# Of one job each: a quotient, a judgement, and joins of a job's rule with the name of its pod.
+NOT_SUMMED = {
+    "batchjob:job:cpu_utilization_ratio",
+    "batchjob:job:gpus_idle",
+    "batchjob:pod:cpus_used",
+    "batchjob:pod:power_watts",
+}
+
+
+def counters_over_time(expression):
+    """The counters of jobs, without their prefix, of whose increase this is made."""
+    for name in OVER_TIME.findall(expression):
+        if "jobid" in labels_of(name):
+            yield name.removeprefix("batchjob_job_")
+
+
+def sums_of_rules():
+    """Name, counter and expression of the rules which sum a counter of jobs."""
+    for name, expression in rules().items():
+        if name not in NOT_SUMMED:
+            for counter in set(counters_over_time(expression)):
+                yield name, counter, expression
+
+
+def sums_of_panels():
+    """Title, counter and expression of what panels sum over jobs: a quotient is of two sums."""
+    queries = [
+        (panel.title, query.expr)
+        for dashboard in DASHBOARDS
+        for panel in dashboard.panels
+        for query in panel.queries
+        if isinstance(query, Promql) and not re.search(r'jobid="|\bby \([^)]*jobid', query.expr)
+    ]
+    for title, expression in queries:
+        for part in re.split(r" / (?=sum\()", expression):
+            for counter in set(counters_over_time(part)):
+                yield title, counter, folded(part).replace("$cluster", ".*")
+
+
+SUMS = [
+    pytest.param(counter, expression, id=f"{name}, {counter}")
+    for name, counter, expression in dict.fromkeys((*sums_of_rules(), *sums_of_panels()))
+]
+
+
+def test_rules_and_panels_that_sum_over_jobs_are_found():
+    names = [each.id.partition(",")[0] for each in SUMS]
+    assert sorted(names) == sorted(
+        [
+            "batchjob:job:cpus_used",
+            "batchjob:cluster:cpus_used",
+            "batchjob:job:power_watts",
+            "Jobs' power by user",
+            *("How well held GPUs are used",) * 5,
+        ]
+    )
+
+
 @pytest.mark.parametrize("server", SERVERS)
-def test_sums_over_short_jobs_are_those_of_the_kernel(server):
-    lines, used = short_jobs()
-    with server([*lines, *interrupted_job()]) as url:
-        for expression in (RULE, PANEL):
-            of_short_jobs = re.sub(r"cpu_seconds_total(\{)?", _without_old_job, expression)
-            summed = f"sum(sum_over_time(({of_short_jobs})[{HOUR}s:15s])) * 15"
-            assert ask(url, summed, BEGIN + HOUR) == [pytest.approx(used, rel=0.02)]
-        highest = f"max(max_over_time(({RULE})[10m:30s]))"
+@pytest.mark.parametrize(("counter", "expression"), SUMS)
+def test_sums_over_short_jobs_are_those_of_the_kernel(server, counter, expression):
+    lines, used = short_jobs(counter)
+    with server([*lines, *interrupted_job(counter)]) as url:
+        of_short_jobs = re.sub(rf"{counter}(\{{)?", _without_old_job, expression)
+        summed = f"sum(sum_over_time(({of_short_jobs})[{HOUR}s:15s])) * 15"
+        assert ask(url, summed, BEGIN + HOUR) == [pytest.approx(used, rel=0.02)]
+        highest = f"max(max_over_time(({expression})[10m:30s]))"
         (seen,) = ask(url, highest, BEGIN + HOUR - 60)
         assert seen == pytest.approx(1, rel=0.15)
 
 
 def _without_old_job(found):
-    return 'cpu_seconds_total{jobid!="old"' + ("," if found[1] else "}")
+    return found[0].rstrip("{") + '{jobid!="old"' + ("," if found[1] else "}")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +193,7 @@ def _without_old_job(found):
 )
 def test_the_stores_differ_in_rates_of_young_series(server, of_rate, of_increase):
     """The part of the kernel's sum that these functions would give: docs/victoriametrics.md."""
-    lines, used = short_jobs()
+    lines, used = short_jobs("cpu_seconds_total")
     with server(lines) as url:
         for function, seconds, (low, high) in (
             ("rate", 1, of_rate), ("increase", 300, of_increase)

@@ -24,7 +24,7 @@ from grafana.generate.dashboards.parts import (
     figure,
 )
 from grafana.generate.model import ApiQuery, Dashboard, Panel, PanelColumn, Promql
-from grafana.generate.promql import series, unit
+from grafana.generate.promql import rate_of_jobs, series, unit
 
 _USE = series(JOB_GPU_UTILIZATION, C)
 # An unconfirmed GPU is only what the environment of the job's own processes says.
@@ -74,8 +74,8 @@ DASHBOARD = Dashboard(
             "How well held GPUs are used",
             tuple(
                 Promql(
-                    f"sum(increase({series(JOB_GPU_PROFILE[f'{name}_seconds'], C)}[10m])) / "
-                    f"sum(increase({series(JOB_GPU_PROFILE[PROFILED_SECONDS], C)}[10m]))",
+                    f"sum({rate_of_jobs(JOB_GPU_PROFILE[f'{name}_seconds'], C)})"
+                    f" / sum({rate_of_jobs(JOB_GPU_PROFILE[PROFILED_SECONDS], C)})",
                     name.replace("_", " ").replace("sm", "SM").replace("dram", "memory"),
                 )
                 for name in PROFILE_RATIOS
