@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from batchjob.runtime.json_reader import first_json_value
 from batchjob.runtime.settings import option
@@ -33,18 +33,11 @@ class CommandOutputError(SchedulerError):
 
 
 class CommandFailedError(SchedulerError):
-    """The program ended with an exit status other than 0."""
+    """The program ended with an exit status other than 0; `output` is all that it printed."""
 
-    def __init__(self, message: str, answer: "CompletedCommand") -> None:
+    def __init__(self, message: str, output: bytes) -> None:
         super().__init__(message)
-        self.answer = answer
-
-
-class CompletedCommand(NamedTuple):
-    """The output of a program."""
-
-    stdout: bytes
-    stderr: bytes
+        self.output = output
 
 
 OUTPUT_LIMIT = 512 * 1024 * 1024
@@ -74,8 +67,8 @@ def call(
     timeout: float,
     extra_environment: Mapping[str, str] | None = None,
     output_limit: int = OUTPUT_LIMIT,
-) -> CompletedCommand:
-    """Run a program to its end and return its output; raises a SchedulerError.
+) -> bytes:
+    """Run a program to its end and return its standard output; raises a SchedulerError.
 
     At the deadline, the program and its children are killed (it leads a process group of its own):
     clients that wait for their server often ignore SIGTERM.
@@ -103,10 +96,10 @@ def call(
         for pipe in (process.stdout, process.stderr):
             assert pipe is not None
             pipe.close()
-    answer = CompletedCommand(stdout, stderr)
     if process.returncode != 0:
-        raise CommandFailedError(_failure_message(argv[0], process.returncode, answer), answer)
-    return answer
+        text = _failure_message(argv[0], process.returncode, stderr.strip() or stdout.strip())
+        raise CommandFailedError(text, stdout + stderr)
+    return stdout
 
 
 def _read_output(
@@ -139,10 +132,9 @@ def _read_output(
     return b"".join(parts[process.stdout]), b"".join(parts[process.stderr])
 
 
-def _failure_message(name: str, status: int, answer: CompletedCommand) -> str:
+def _failure_message(name: str, status: int, output: bytes) -> str:
     how = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
-    output = (answer.stderr.strip() or answer.stdout.strip()).decode("utf-8", "replace")
-    line = " ".join(output.split())[:_MAX_MESSAGE_CHARACTERS]
+    line = " ".join(output.decode("utf-8", "replace").split())[:_MAX_MESSAGE_CHARACTERS]
     return f"{name}: {how}: {line}" if line else f"{name}: {how}"
 
 
@@ -161,7 +153,7 @@ def run(
     argv: Sequence[str],
     variables: Mapping[str, str] | None = None,
     limit: int = OUTPUT_LIMIT,
-) -> CompletedCommand:
+) -> bytes:
     """Call the command here, or on another host if the options say so.
 
     sshd passes the words to a shell there, so each is quoted; variables are set by env(1), since

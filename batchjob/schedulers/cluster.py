@@ -218,7 +218,7 @@ _DETECTION_TIMEOUT = 10.0
 def read_command_lines(argv: tuple[str, ...]) -> list[str]:
     """Run a command and return its lines; none if it fails: the scheduler is not in use then."""
     try:
-        output = call(argv, timeout=_DETECTION_TIMEOUT).stdout
+        output = call(argv, timeout=_DETECTION_TIMEOUT)
     except SchedulerError:
         return []
     return output.decode("utf-8", "replace").splitlines()

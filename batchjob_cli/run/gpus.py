@@ -112,7 +112,7 @@ class RunGpus:
     def _ask(self) -> None:
         """Ask the drivers which GPUs answer."""
         try:
-            answer = call(_PROGRAM, timeout=_ANSWER_SECONDS, extra_environment=os.environ).stdout
+            answer = call(_PROGRAM, timeout=_ANSWER_SECONDS, extra_environment=os.environ)
             answering, counts, self._variables, self._problem = parse_json(answer)
         except (SchedulerError, ValueError) as error:
             answering, counts, self._problem = [], {}, f"the GPU drivers do not answer: {error}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchjob.runtime.subprocesses import CommandFailedError, CompletedCommand
+from batchjob.runtime.subprocesses import CommandFailedError
 
 
 @dataclass(slots=True)
@@ -45,12 +45,12 @@ class SimulatedQueue:
 
     def run(
         self, options: object, argv: Sequence[str], variables: Mapping[str, str] | None = None
-    ) -> CompletedCommand:
+    ) -> bytes:
         """Stands for `batchjob.runtime.subprocesses.run`."""
         del options, variables
         if self.down:
-            failed = CompletedCommand(b"", b"Connection refused")
-            raise CommandFailedError(f"{argv[0]}: exit status 1: Connection refused", failed)
+            text = f"{argv[0]}: exit status 1: Connection refused"
+            raise CommandFailedError(text, b"Connection refused")
         while self._future_jobs and self._future_jobs[0][0] <= self.now:
             job = heapq.heappop(self._future_jobs)[2]
             self._known_jobs[id(job)] = job
@@ -60,7 +60,7 @@ class SimulatedQueue:
         for key in expired:
             del self._known_jobs[key]
         self.answered.append(self.now)
-        return CompletedCommand(self._format(self._known_jobs.values()), b"")
+        return self._format(self._known_jobs.values())
 
     def _format(self, jobs: Iterable[QueuedJob]) -> bytes:
         elements = [self._format_job(job, self.now) for job in jobs]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from batchjob.runtime.subprocesses import CommandFailedError, CompletedCommand
+from batchjob.runtime.subprocesses import CommandFailedError
 from batchjob.schedulers.slurm.accounting.sacct_records import FIELDS
 from batchjob.schedulers.slurm.slurmrestd import RestError
 
@@ -117,23 +117,22 @@ class SimulatedSlurm:
 
     def run(
         self, options: object, argv: Sequence[str], variables: Mapping[str, str] | None = None
-    ) -> CompletedCommand:
+    ) -> bytes:
         """The output of a command."""
         del options, variables
         program, arguments = argv[0], list(argv[1:])
         if arguments == ["--helpformat"]:
-            return CompletedCommand(" ".join(FIELDS).encode(), b"")
+            return " ".join(FIELDS).encode()
         if arguments == ["--version"]:
-            version = b"slurm 26.05.3\n" if self.exact_exits else b"slurm-wlm 22.05.8\n"
-            return CompletedCommand(version, b"")
+            return b"slurm 26.05.3\n" if self.exact_exits else b"slurm-wlm 22.05.8\n"
         if arguments == ["show", "config"] and not self.ctld_down:
-            return CompletedCommand(self.configuration.encode(), b"")
+            return self.configuration.encode()
         self.calls.append(argv)
         if self.dbd_down if program == "sacct" else self.ctld_down:
-            failed = CompletedCommand(b"", f"{program}: error: Connection refused".encode())
-            raise CommandFailedError(f"{program}: exit status 1: Connection refused", failed)
+            printed = f"{program}: error: Connection refused".encode()
+            raise CommandFailedError(f"{program}: exit status 1: Connection refused", printed)
         text = self._squeue(arguments) if program == "squeue" else self.sacct(arguments)
-        return CompletedCommand("".join(text).encode(), b"")
+        return "".join(text).encode()
 
     def get(self, daemon: str, path: str, query: Mapping[str, Any] | None = None) -> Any:
         """What slurmrestd answers."""

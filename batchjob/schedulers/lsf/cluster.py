@@ -48,13 +48,13 @@ def _query_hosts(options: subprocesses.CommandOptions) -> list[JsonRecord]:
 
 
 def _run_bhosts(options: subprocesses.CommandOptions, fields: str) -> bytes:
-    return subprocesses.run(options, ("bhosts", "-X", "-json", "-o", fields)).stdout
+    return subprocesses.run(options, ("bhosts", "-X", "-json", "-o", fields))
 
 
 def _query_memory(options: subprocesses.CommandOptions, log_once: LogOnce) -> dict[str, int]:
     """Memory of each host in bytes; empty if lshosts fails, since it is not essential."""
     try:
-        found = parse_host_memory(subprocesses.run(options, ("lshosts", "-w")).stdout)
+        found = parse_host_memory(subprocesses.run(options, ("lshosts", "-w")))
     except subprocesses.SchedulerError as error:
         log_once.warning("lshosts", "memory of LSF's hosts: %s", error)
         return {}

@@ -80,9 +80,9 @@ def query_bjobs(
     """These fields of all jobs that bjobs lists. Raises SchedulerError."""
     argv = [bjobs, "-u", "all", "-a", "-json", "-o", " ".join(fields)]
     try:
-        return parse_records(subprocesses.run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}).stdout)
+        return parse_records(subprocesses.run(options, argv, {"LSB_DISPLAY_YEAR": "Y"}))
     except subprocesses.CommandFailedError as error:
-        if b"job found" in error.answer.stdout + error.answer.stderr:
+        if b"job found" in error.output:
             return []  # "No unfinished job found" comes with a non-zero exit status
         raise
 

@@ -24,10 +24,10 @@ def command_readers(options: cluster.ClusterOptions) -> cluster.ClusterReaders:
     """The queries by commands; PBS' server has no statistics of its own."""
 
     def read_json(*command: str) -> dict[str, Any]:
-        return parse_json_object(run(options, (*command, "-F", "json")).stdout)
+        return parse_json_object(run(options, (*command, "-F", "json")))
 
     def read_licenses() -> list[cluster.License]:
-        resources = run(options, ("qmgr", "-c", "print server")).stdout
+        resources = run(options, ("qmgr", "-c", "print server"))
         return licenses(read_json("qstat", "-B", "-f"), resources)
 
     return cluster.ClusterReaders(

@@ -30,9 +30,9 @@ def query_qstat(options: CommandOptions, qstat: str, *flags: str) -> dict[str, A
     """Attributes of each job by id. Raises SchedulerError."""
     argv = [qstat, *flags, "-t", "-f"]
     try:
-        return parse_json_jobs(run(options, [*argv, "-F", "json"]).stdout)
+        return parse_json_jobs(run(options, [*argv, "-F", "json"]))
     except NotJsonError:
-        return parse_text_jobs(run(options, argv).stdout)
+        return parse_text_jobs(run(options, argv))
 
 
 def parse_json_jobs(output: bytes) -> dict[str, Attributes]:

@@ -86,9 +86,9 @@ def _command_reader(options: subprocesses.CommandOptions, part: str) -> Callable
             with contextlib.suppress(
                 subprocesses.CommandFailedError, subprocesses.NotJsonError, SlurmJsonError
             ):
-                output = subprocesses.run(options, json_command, variables).stdout
+                output = subprocesses.run(options, json_command, variables)
                 return from_json(subprocesses.parse_json_object(output))
-        found = from_text(subprocesses.run(options, text_command, variables).stdout)
+        found = from_text(subprocesses.run(options, text_command, variables))
         # The text output works, so a failure was not the controller's.
         supports_json = False
         return found

@@ -107,7 +107,7 @@ class Channels:
         if user not in self._addresses:
             # "--" would be taken for the user by simple scripts; no login begins with a dash.
             argv = [self._options.address_command, user]
-            printed = call(argv, timeout=_SECONDS, output_limit=_MAX_ANSWER).stdout
+            printed = call(argv, timeout=_SECONDS, output_limit=_MAX_ANSWER)
             self._addresses[user] = printed.decode("utf-8", "replace").strip()
         return self._addresses[user]
 

@@ -227,12 +227,12 @@ def parse_tool_output(text: str) -> Power:
 def read_tool(argv: Sequence[str], timeout: float) -> Power:
     """Run the command once; at the deadline it is killed with its children. Raises IpmiError."""
     try:
-        result = call(argv, timeout=timeout, output_limit=_OUTPUT_LIMIT)
+        output = call(argv, timeout=timeout, output_limit=_OUTPUT_LIMIT)
     except CommandTimeoutError as error:
         raise IpmiError("timeout", str(error)) from error
     except SchedulerError as error:
         raise IpmiError("tool", str(error)) from error
-    power = parse_tool_output(result.stdout.decode("utf-8", "replace"))
+    power = parse_tool_output(output.decode("utf-8", "replace"))
     if power.watts == 0:
         raise IpmiError("no_reading", f"{argv[0]} reports 0 W")
     return power

@@ -57,7 +57,7 @@ class Qstat(SnapshotSource):
 
     def check(self) -> tuple[str, ...]:
         try:
-            shown = run(self._options, [self._options.qstat, "-B", "-f"]).stdout
+            shown = run(self._options, [self._options.qstat, "-B", "-f"])
         except SchedulerError as error:
             return (f"cannot query the PBS server: {error}",)
         settings = {

@@ -102,8 +102,8 @@ class Sacct(WindowSource):
         argv = [self._options.squeue, "--noheader", "--all", f"--Format={columns}"]
         argv += [*cluster, *self._expand_patterns(), *states]
         queried_at = self._clock()
-        answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        rows = self._with_resize_times(sacct_records.parse_rows(answer.stdout, fields, delimiter))
+        output = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
+        rows = self._with_resize_times(sacct_records.parse_rows(output, fields, delimiter))
         rows = squeue_records.add_suspension_times(rows, queried_at, self._clock())
         return squeue_records.queued_jobs(sacct_records.SOURCE, self.cluster, rows)
 
@@ -158,7 +158,7 @@ class Sacct(WindowSource):
             answer = run(self._options, argv, limit=_MAX_SCRIPT_BYTES)
         except CommandOutputError:  # an oversized script must not prevent queries for the others
             return ""
-        return _extract_script(answer.stdout.decode("utf-8", "replace"), job)
+        return _extract_script(answer.decode("utf-8", "replace"), job)
 
     def comments(self, jobids: Sequence[str]) -> dict[str, JobComment]:
         """See CommentSource."""
@@ -183,7 +183,7 @@ class Sacct(WindowSource):
         """Raise SourceError where sacctmgr would destroy a comment."""
         if self._keeps_case:
             return
-        text = run(self._options, [self._options.sacctmgr, "--version"]).stdout.decode()
+        text = run(self._options, [self._options.sacctmgr, "--version"]).decode()
         # "do not force AdminComment/Comment/SystemComment to lower-case", commit 933bf55510.
         if (release := parse_release(text)) is None or release < (23, 2):
             raise SourceError(
@@ -205,8 +205,8 @@ class Sacct(WindowSource):
         argv = [self._options.sacct, "--allusers", "--noheader", "--parsable"]
         argv += [f"--delimiter={delimiter}", f"--format={','.join(fields)}", *options]
         argv += self._cluster_option()
-        answer = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
-        return sacct_records.parse_rows(answer.stdout, fields, delimiter)
+        output = run(self._options, argv, {"SLURM_TIME_FORMAT": "%s"})
+        return sacct_records.parse_rows(output, fields, delimiter)
 
     def _expand_patterns(self) -> Sequence[str]:
         """For sacct and squeue: the option, and sacct's StdOut, were added in 24.05."""
@@ -220,7 +220,7 @@ class Sacct(WindowSource):
         """The FIELDS that this release has; an unknown field would fail the call."""
         if not self._fields:
             answer = run(self._options, [self._options.sacct, "--helpformat"])
-            supported = set(answer.stdout.decode("utf-8", "replace").split())
+            supported = set(answer.decode("utf-8", "replace").split())
             if not supported >= sacct_records.REQUIRED_FIELDS:
                 raise SourceError(f"{self._options.sacct} --helpformat does not list its fields")
             self._fields = tuple(field for field in sacct_records.FIELDS if field in supported)
@@ -241,7 +241,7 @@ class Sacct(WindowSource):
         """What a command prints; "" if it fails, which must not keep jobs from being recorded."""
         key = " ".join(command[1:])
         try:
-            text = run(self._options, command).stdout.decode("utf-8", "replace")
+            text = run(self._options, command).decode("utf-8", "replace")
         except SchedulerError as error:
             self._once.warning(
                 key, "%s: some figures are less certain: %s", sacct_records.SOURCE, error

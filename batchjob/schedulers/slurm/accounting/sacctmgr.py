@@ -96,7 +96,7 @@ class Sacctmgr:
     ) -> list[dict[str, str]]:
         argv = [self._options.sacctmgr, "--noheader", "--parsable2", "--readonly", "show"]
         argv += [*arguments, f"format={','.join(fields)}"]
-        output = run(self._options, argv).stdout.decode("utf-8", "backslashreplace")
+        output = run(self._options, argv).decode("utf-8", "backslashreplace")
         found = []
         for line in output.splitlines():
             cells = line.split(_DELIMITER)

@@ -97,7 +97,7 @@ def check_visibility(
     (slurmdbd.conf(5), PrivateData; sacctmgr(1), AdminLevel).
     """
     try:
-        output = run(options, [sacctmgr, "show", "configuration"]).stdout.decode("utf-8", "replace")
+        output = run(options, [sacctmgr, "show", "configuration"]).decode("utf-8", "replace")
         settings = _SETTING.findall(output)
         private = {
             word.strip().lower()
@@ -108,13 +108,13 @@ def check_visibility(
         hidden_kinds = sorted(private.intersection(kinds))
         if not hidden_kinds:
             return ()
-        user = run(options, ["id", "-un"]).stdout.decode().strip()
+        user = run(options, ["id", "-un"]).decode().strip()
         if user == "root" or any(
             name == "SlurmUserId" and value.startswith(f"{user}(") for name, value in settings
         ):
             return ()
         argv = [sacctmgr, "--noheader", "--parsable2", "show", "user", user, "format=Admin"]
-        level = run(options, argv).stdout.decode("utf-8", "replace").strip()
+        level = run(options, argv).decode("utf-8", "replace").strip()
     except SchedulerError as error:
         return (f"cannot determine whether all jobs are visible: {error}",)
     if level in ("Operator", "Administrator"):
