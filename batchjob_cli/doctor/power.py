@@ -19,10 +19,8 @@ from collectors.emissions.site_factors import ProviderPoller, SiteFactors
 from collectors.power import cray, hwmon, powercap
 from collectors.power.ipmi import collector as ipmi
 from collectors.power.ipmi.in_band import find_device
-from collectors.power.ipmi.message import IpmiError
-from collectors.power.meter import METER_RANKING
+from collectors.power.meter import METER_RANKING, BmcError
 from collectors.power.redfish.collector import redfish_reader
-from collectors.power.redfish.power import RedfishError
 
 T = TypeVar("T")
 
@@ -144,7 +142,7 @@ def _check_ipmi(node: ExaminedNode) -> Finding:
     read_power, close = ipmi.power_reader(node.host, options)
     try:
         power, milliseconds = _call_timed(read_power)
-    except IpmiError as error:
+    except BmcError as error:
         return Finding("warning", str(error), _IPMI_ADVICE.get(error.reason, ""))
     finally:
         close()
@@ -185,7 +183,7 @@ def _check_redfish(node: ExaminedNode) -> Finding | None:
         return Finding("warning", str(error))
     try:
         watts, milliseconds = _call_timed(service_reader.read)
-    except RedfishError as error:
+    except BmcError as error:
         return Finding("warning", str(error), _REDFISH_ADVICE.get(error.reason, ""))
     finally:
         service_reader.close()

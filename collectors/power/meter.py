@@ -8,7 +8,7 @@ class.
 
 import os
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -189,12 +189,9 @@ _LONGEST_BMC_PAUSE_SECONDS = 600.0
 
 
 class BmcError(Exception):
-    """No value could be read, for one of the `reasons`."""
-
-    reasons: ClassVar[Sequence[str]]
+    """No value could be read, for one of the `error_reasons` of the collector."""
 
     def __init__(self, reason: str, message: str) -> None:
-        assert reason in self.reasons
         super().__init__(message)
         self.reason = reason
 
@@ -231,7 +228,7 @@ class BmcCollector(BackgroundCollector, ABC):
         self._host = host
         self._close = close
         self._interval = interval
-        self._failure_counts: Counter[str] = Counter()
+        self._failure_counts = dict.fromkeys(self.error_reasons, 0)
         self.refresher: Refresher[BmcReading] = Refresher(
             self.meter_name,
             self._read,
@@ -254,8 +251,7 @@ class BmcCollector(BackgroundCollector, ABC):
 
     def collect(self) -> list[MetricFamily]:
         """The last reading, unless it is too old, and the count of failures."""
-        counts = {reason: self._failure_counts[reason] for reason in self.error_reasons}
-        errors = labelled_family(self.error_metric, counts)
+        errors = labelled_family(self.error_metric, self._failure_counts)
         observed = self.refresher.latest()
         if observed is None:
             return [errors]

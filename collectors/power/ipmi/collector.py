@@ -14,9 +14,9 @@ from collectors.host import Host
 from collectors.metric import Labels, Metric, MetricFamily, labels
 from collectors.power.ipmi.in_band import open_device
 from collectors.power.ipmi.lan import PRIVILEGES, LanSession
-from collectors.power.ipmi.message import REASONS, Bmc, IpmiError, Power
+from collectors.power.ipmi.message import REASONS, Bmc, Power
 from collectors.power.ipmi.power import BmcPower, password_on_command_line, read_tool
-from collectors.power.meter import BmcCollector, BmcReading, PlausiblePower
+from collectors.power.meter import BmcCollector, BmcError, BmcReading, PlausiblePower
 
 # fmt: off
 POWER = Metric("batchjob_ipmi_power_watts", "gauge",
@@ -99,7 +99,7 @@ class IpmiCollector(BmcCollector):
     def read_bmc(self) -> BmcReading:
         power = self._read_power()
         if not self._plausible.accept(power.watts):
-            raise IpmiError("implausible", f"the BMC reports {power.watts:g} W")
+            raise BmcError("implausible", f"the BMC reports {power.watts:g} W")
         limit_watts = self._plausible.limit_watts()
         plausible = [each for each in power.statistics if each[1] <= limit_watts]
         statistics = [("current", power.watts), *plausible]

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from collectors.power.ipmi.message import IpmiError, Request, payload
+from collectors.power.ipmi.message import Request, payload
+from collectors.power.meter import BmcError
 
 DEVICES = ("ipmi0", "ipmi/0", "ipmidev/0")  # as named by udev, devfs and older rules
 
@@ -85,7 +86,7 @@ class IpmiDevice:
                 # The network function of an answer is odd.
                 if head == (RESPONSE, self._msgid, request.netfn | 1, request.command):
                     return payload(request, data)
-        raise IpmiError("timeout", f"no response from the BMC within {timeout:g} s")
+        raise BmcError("timeout", f"no response from the BMC within {timeout:g} s")
 
     def close(self) -> None:
         """Close the device; the kernel then discards answers still to come."""
@@ -133,7 +134,7 @@ def _driver_errors(path: str = "the IPMI driver") -> Iterator[None]:
         yield
     except OSError as error:
         reason = _REASONS_BY_ERRNO.get(error.errno or 0, "device")
-        raise IpmiError(reason, f"{path}: {error.strerror}") from error
+        raise BmcError(reason, f"{path}: {error.strerror}") from error
 
 
 def find_device(dev: str) -> str | None:
@@ -146,6 +147,6 @@ def open_device(dev: str) -> IpmiDevice:
     """Open the device below `dev` for reading, which is all that its ioctls need."""
     path = find_device(dev)
     if path is None:
-        raise IpmiError("no_device", f"no {dev}/{DEVICES[0]}: no IPMI driver, or no BMC")
+        raise BmcError("no_device", f"no {dev}/{DEVICES[0]}: no IPMI driver, or no BMC")
     with _driver_errors(path):
         return IpmiDevice(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))

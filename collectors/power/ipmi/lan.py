@@ -12,7 +12,8 @@ from typing import Any
 
 from batchjob.runtime.json_reader import parse_json
 from batchjob.secret_files import SecretFileError, read_secret
-from collectors.power.ipmi.message import IpmiError, Request, payload
+from collectors.power.ipmi.message import Request, payload
+from collectors.power.meter import BmcError
 
 _PROGRAM = os.path.join(os.path.dirname(__file__), "lan_session.py")
 LOGIN_SECONDS = 15.0  # starting Python takes time, and a silent BMC times out after up to 6 s
@@ -24,7 +25,7 @@ def _read_password(path: str) -> str:
     try:
         return read_secret(path)
     except SecretFileError as error:
-        raise IpmiError("authentication", str(error)) from error
+        raise BmcError("authentication", str(error)) from error
 
 
 class LanSession:
@@ -69,12 +70,12 @@ class LanSession:
         try:
             answer = parse_json(self._exchange_line(request, timeout))
             if "error" in answer:
-                raise IpmiError(answer["error"], f"{self._name}: {answer['text']}")
+                raise BmcError(answer["error"], f"{self._name}: {answer['text']}")
             return bytes.fromhex(answer["answer"])
         except (OSError, ValueError) as error:  # broken pipe, or closed by another thread
             self._kill()
-            raise IpmiError("session", f"{self._name}: the session process exited") from error
-        except IpmiError:
+            raise BmcError("session", f"{self._name}: the session process exited") from error
+        except BmcError:
             self._kill()
             raise
 
@@ -88,7 +89,7 @@ class LanSession:
         while not line.endswith(b"\n"):
             remaining = deadline - time.monotonic()
             if remaining <= 0 or not poll.poll(remaining * 1000):
-                raise IpmiError("timeout", f"{self._name}: no answer within {timeout:g} s")
+                raise BmcError("timeout", f"{self._name}: no answer within {timeout:g} s")
             chunk = os.read(self._stdout.fileno(), 4096)
             if not chunk:
                 raise OSError("end of output")

@@ -21,7 +21,7 @@ class Bmc(Protocol):
     """A connection to a BMC. For one thread; only `close()` may be called from another."""
 
     def query(self, request: Request, timeout: float) -> bytes:
-        """The data after completion code 0, or IpmiError within `timeout` seconds."""
+        """The data after completion code 0, or BmcError within `timeout` seconds."""
 
     def close(self) -> None:
         """Release what is open; safe to call twice."""
@@ -55,13 +55,7 @@ REASONS = (
 )
 
 
-class IpmiError(BmcError):
-    """The BMC gave no value."""
-
-    reasons = REASONS
-
-
-class CompletionError(IpmiError):
+class CompletionError(BmcError):
     """The BMC answered with a completion code other than 0."""
 
     def __init__(self, request: Request, code: int) -> None:
@@ -92,7 +86,7 @@ _COMPLETION_CODES = {
 
 def payload(request: Request, answer: bytes) -> bytes:
     if not answer:
-        raise IpmiError("malformed", "answer without a completion code")
+        raise BmcError("malformed", "answer without a completion code")
     if answer[0]:
         raise CompletionError(request, answer[0])
     return answer[1:]

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from batchjob.runtime.subprocesses import CommandTimeoutError, SchedulerError, call
-from collectors.power.ipmi.message import Bmc, CompletionError, IpmiError, Power, Request
+from collectors.power.ipmi.message import Bmc, CompletionError, Power, Request
 from collectors.power.ipmi.sdr import IpmiSensor, find_power_sensors, read_sensor
+from collectors.power.meter import BmcError
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class BmcPower:
             if self._read_power is None:
                 self._read_power = self._choose_source(self._bmc)
             power = self._read_power(self._bmc)
-        except IpmiError as error:
+        except BmcError as error:
             self._failures += 1
             if self._failures >= _FAILURES_BEFORE_NEW_CHOICE:
                 self._read_power = None
@@ -103,7 +104,7 @@ class BmcPower:
         read = partial(read_dcmi, timeout=self.timeout)
         try:
             read(bmc)
-        except IpmiError as error:
+        except BmcError as error:
             if self.source == "dcmi" or error.reason not in ("unsupported", "no_reading"):
                 raise
             log.info("no power by DCMI (%s): looking for power sensors", error)
@@ -115,7 +116,7 @@ class BmcPower:
         chosen = node_sensors(sensors, self.sensors)
         if not chosen:
             names = ", ".join(sensor.name for sensor in sensors) or "none"
-            raise IpmiError(
+            raise BmcError(
                 "unsupported", f"no sensor measures the power of the node (sensors in W: {names})"
             )
         log.info("node power is the sum of: %s", ", ".join(sensor.name for sensor in chosen))
@@ -133,7 +134,7 @@ def read_sensors(bmc: Bmc, chosen: tuple[IpmiSensor, ...], timeout: float) -> Po
     total = sum(watts for _, watts in read_values)
     if missing or total <= 0:
         names = ", ".join(missing) or "any of the sensors"
-        raise IpmiError("no_reading", f"no reading from {names}")
+        raise BmcError("no_reading", f"no reading from {names}")
     return Power("sdr", total, sensors=read_values)
 
 
@@ -165,14 +166,14 @@ def parse_power_reading(data: bytes) -> Power:
     """Decode the 18 bytes of the answer, mode "system power statistics" (DCMI 1.5, table 6-16).
 
     Statistics are absent if the BMC keeps none. Some BMCs state that they do not measure, but
-    report correct watts. Raises IpmiError, `no_reading` if there are none.
+    report correct watts. Raises BmcError, `no_reading` if there are none.
     """
     if len(data) < _LAYOUT.size or data[0] != _DCMI:
-        raise IpmiError("malformed", f"DCMI power reading of {len(data)} bytes: {data.hex(' ')}")
+        raise BmcError("malformed", f"DCMI power reading of {len(data)} bytes: {data.hex(' ')}")
     _, current, minimum, maximum, average, _, period, state = _LAYOUT.unpack_from(data)
     if current in _NOT_MEASURED:
         state_text = "active" if state & _ACTIVE else "deactivated"
-        raise IpmiError("no_reading", f"DCMI reports no power (measurement is {state_text})")
+        raise BmcError("no_reading", f"DCMI reports no power (measurement is {state_text})")
     statistics = (("min", minimum), ("max", maximum), ("average", average))
     return Power(
         source="dcmi",
@@ -186,7 +187,7 @@ def parse_power_reading(data: bytes) -> Power:
 
 
 def read_dcmi(bmc: Bmc, timeout: float) -> Power:
-    """Query the node's power; IpmiError `no_reading` if the BMC measures none."""
+    """Query the node's power; BmcError `no_reading` if the BMC measures none."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return parse_power_reading(bmc.query(_POWER_READING, timeout))
@@ -208,11 +209,11 @@ def password_on_command_line(argv: tuple[str, ...]) -> str | None:
 
 
 def parse_tool_output(text: str) -> Power:
-    """The power in the tool's output; IpmiError if there are no watts, which may be 0."""
+    """The power in the tool's output; BmcError if there are no watts, which may be 0."""
     current = _TOOL_CURRENT.search(text)
     if current is None:
         beginning = " ".join(text.split())[:100]
-        raise IpmiError("tool", f"no power reading in the output: {beginning!r}")
+        raise BmcError("tool", f"no power reading in the output: {beginning!r}")
     matches = ((name, pattern.search(text)) for name, pattern in _TOOL_STATISTICS)
     period = _TOOL_PERIOD.search(text)
     return Power(
@@ -225,14 +226,14 @@ def parse_tool_output(text: str) -> Power:
 
 
 def read_tool(argv: Sequence[str], timeout: float) -> Power:
-    """Run the command once; at the deadline it is killed with its children. Raises IpmiError."""
+    """Run the command once; at the deadline it is killed with its children. Raises BmcError."""
     try:
         output = call(argv, timeout=timeout, output_limit=_OUTPUT_LIMIT)
     except CommandTimeoutError as error:
-        raise IpmiError("timeout", str(error)) from error
+        raise BmcError("timeout", str(error)) from error
     except SchedulerError as error:
-        raise IpmiError("tool", str(error)) from error
+        raise BmcError("tool", str(error)) from error
     power = parse_tool_output(output.decode("utf-8", "replace"))
     if power.watts == 0:
-        raise IpmiError("no_reading", f"{argv[0]} reports 0 W")
+        raise BmcError("no_reading", f"{argv[0]} reports 0 W")
     return power

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from collectors.power.ipmi.message import Bmc, CompletionError, IpmiError, Request
+from collectors.power.ipmi.message import Bmc, CompletionError, Request
+from collectors.power.meter import BmcError
 
 _STORAGE, _SENSOR = 0x0A, 0x04
 _RESERVE = Request(_STORAGE, 0x22)
@@ -156,7 +157,7 @@ def read_sensor(bmc: Bmc, sensor: IpmiSensor, timeout: float) -> float | None:
             return None
         raise
     if len(data) < 2:
-        raise IpmiError("malformed", f"reading of sensor {sensor.name!r}: {data.hex(' ')}")
+        raise BmcError("malformed", f"reading of sensor {sensor.name!r}: {data.hex(' ')}")
     raw, state = data[0], data[1]
     scanning, unavailable = state & 0x40, state & 0x20
     if unavailable or not scanning:
@@ -169,7 +170,7 @@ def read_sensor(bmc: Bmc, sensor: IpmiSensor, timeout: float) -> float | None:
 def _with_current_factors(bmc: Bmc, sensor: IpmiSensor, raw: int, timeout: float) -> IpmiSensor:
     data = bmc.query(_sensor_request(sensor, 0x23, sensor.number, raw), timeout)
     if len(data) < 7:
-        raise IpmiError("malformed", f"factors of sensor {sensor.name!r}: {data.hex(' ')}")
+        raise BmcError("malformed", f"factors of sensor {sensor.name!r}: {data.hex(' ')}")
     return sensor._replace(linearization=0, factors=parse_factors(data[1:7]))
 
 
@@ -183,10 +184,10 @@ def _read_records(bmc: Bmc, timeout: float, deadline: float) -> Iterator[bytes]:
     record_id, count_read = _FIRST, 0
     while record_id != _LAST and count_read < _MAX_RECORDS:
         if time.monotonic() > deadline:
-            raise IpmiError("timeout", "the sensor data repository took too long to read")
+            raise BmcError("timeout", "the sensor data repository took too long to read")
         next_id, header = reader.read_part(record_id, 0, _HEADER_BYTES)
         if len(header) < _HEADER_BYTES:
-            raise IpmiError("malformed", f"SDR header: {header.hex(' ')}")
+            raise BmcError("malformed", f"SDR header: {header.hex(' ')}")
         if header[3] == _FULL_RECORD:
             yield header + reader.read_body(record_id, header[4])
         record_id, count_read = next_id, count_read + 1
@@ -214,7 +215,7 @@ class _RepositoryReader:
                 self._chunk_sizes.pop(0)
                 continue
             if not chunk:
-                raise IpmiError("malformed", f"SDR record {record_id} ends early")
+                raise BmcError("malformed", f"SDR record {record_id} ends early")
             body += chunk
         return body[:length]
 
@@ -232,11 +233,11 @@ class _RepositoryReader:
         arguments = struct.pack("<HHBB", self._reservation, record_id, offset, count)
         data = self._bmc.query(Request(_STORAGE, 0x23, arguments), self._timeout)
         if len(data) < 2:
-            raise IpmiError("malformed", f"SDR record {record_id}: {data.hex(' ')}")
+            raise BmcError("malformed", f"SDR record {record_id}: {data.hex(' ')}")
         return int.from_bytes(data[:2], "little"), data[2:]
 
     def _reserve(self) -> None:
         data = self._bmc.query(_RESERVE, self._timeout)
         if len(data) < 2:
-            raise IpmiError("malformed", f"SDR reservation: {data.hex(' ')}")
+            raise BmcError("malformed", f"SDR reservation: {data.hex(' ')}")
         self._reservation = int.from_bytes(data[:2], "little")

@@ -11,8 +11,8 @@ from batchjob.secret_files import secret_file
 from collectors.collector import CollectorModule
 from collectors.host import Host
 from collectors.metric import Metric, labelled_family
-from collectors.power.meter import BmcCollector, BmcReading, PlausiblePower
-from collectors.power.redfish.power import REASONS, RedfishError, RedfishReader
+from collectors.power.meter import BmcCollector, BmcError, BmcReading, PlausiblePower
+from collectors.power.redfish.power import REASONS, RedfishReader
 
 # fmt: off
 POWER = Metric("batchjob_redfish_power_watts", "gauge",
@@ -66,7 +66,7 @@ class RedfishCollector(BmcCollector):
         watts_by_chassis = self._reader.read()
         for chassis, read in watts_by_chassis.items():
             if not self._plausible[chassis].accept(read):
-                raise RedfishError("implausible", f"chassis {chassis} reports {read:g} W")
+                raise BmcError("implausible", f"chassis {chassis} reports {read:g} W")
         watts = list(watts_by_chassis.values())
         return BmcReading(
             sum(watts) if self._sums_chassis else watts[0],

@@ -32,13 +32,7 @@ REASONS = (
 )
 
 
-class RedfishError(BmcError):
-    """The service gave no value."""
-
-    reasons = REASONS
-
-
-Get = Callable[[str], dict[str, Any]]  # returns the resource at a path; raises RedfishError
+Get = Callable[[str], dict[str, Any]]  # returns the resource at a path; raises BmcError
 
 _FAILURES_BEFORE_NEW_SEARCH = 3
 _MAX_PAGES = 32
@@ -70,10 +64,10 @@ class RedfishReader:
     failures: int = 0
 
     def read(self) -> Mapping[str, float]:
-        """Watts of all chassis; RedfishError if one is missing, as the sum would be too low."""
+        """Watts of all chassis; BmcError if one is missing, as the sum would be too low."""
         try:
             watts = self._read_chassis()
-        except RedfishError:
+        except BmcError:
             self.failures += 1
             if self.failures >= _FAILURES_BEFORE_NEW_SEARCH:
                 self.locations = ()
@@ -88,12 +82,12 @@ class RedfishReader:
         missing = set(self.chassis) - {chassis for chassis, _ in self.locations}
         if missing or not self.locations:
             names = ", ".join(sorted(missing)) or "any chassis of the node"
-            raise RedfishError("no_reading", f"no power reported for {names}")
+            raise BmcError("no_reading", f"no power reported for {names}")
         watts_by_chassis = {}
         for chassis, read in self.locations:
             watts = read()
             if watts is None:
-                raise RedfishError("no_reading", f"chassis {chassis} reports no power")
+                raise BmcError("no_reading", f"chassis {chassis} reports no power")
             watts_by_chassis[chassis] = watts
         return watts_by_chassis
 
@@ -147,17 +141,17 @@ def _find_system(get: Get, root: dict[str, Any], system_id: str, chassis_named: 
     link = _link(root, "Systems")
     try:
         paths = list(_member_paths(get, link)) if link else []
-    except RedfishError as error:
+    except BmcError as error:
         if error.reason != "status" or system_id or not chassis_named:
             raise
         return ""
     if system_id:
         paths = [path for path in paths if path.rstrip("/").rsplit("/", 1)[-1] == system_id]
         if not paths:
-            raise RedfishError("ambiguous", f"no computer system {system_id!r}")
+            raise BmcError("ambiguous", f"no computer system {system_id!r}")
     if len(paths) > 1:
         names = ", ".join(path.rstrip("/").rsplit("/", 1)[-1] for path in paths)
-        raise RedfishError(
+        raise BmcError(
             "ambiguous",
             f"several computer systems ({names}): set collector.redfish.system to one of them",
         )
@@ -170,7 +164,7 @@ def _first_location(get: Get, chassis: dict[str, Any], system: str) -> PowerLoca
         try:
             if read() is not None:
                 return str(chassis.get("Id", "")), read
-        except RedfishError as error:
+        except BmcError as error:
             if error.reason != "status":
                 raise
     return None

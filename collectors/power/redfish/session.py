@@ -13,7 +13,8 @@ from urllib.parse import urljoin, urlsplit
 from batchjob.runtime import http_client
 from batchjob.runtime.http_client import FetchError, HttpReply
 from batchjob.secret_files import SecretFileError, read_secret
-from collectors.power.redfish.power import ROOT, RedfishError
+from collectors.power.meter import BmcError
+from collectors.power.redfish.power import ROOT
 
 _SESSIONS = f"{ROOT}SessionService/Sessions"  # where the root does not tell
 _MAX_BYTES = 4 << 20
@@ -40,12 +41,12 @@ class RedfishSession:
             self._log_in()
             answer = self._request("GET", path)
         if answer.status == 401:
-            raise RedfishError("authentication", f"{path}: refused after a new login")
+            raise BmcError("authentication", f"{path}: refused after a new login")
         if answer.status != 200:
-            raise RedfishError("status", f"{path}: status {answer.status}")
+            raise BmcError("status", f"{path}: status {answer.status}")
         document = _parse_json(answer)
         if not isinstance(document, dict):
-            raise RedfishError("malformed", f"{path}: expected an object")
+            raise BmcError("malformed", f"{path}: expected an object")
         return document
 
     def close(self) -> None:
@@ -55,7 +56,7 @@ class RedfishSession:
             return
         try:
             self._request("DELETE", location)
-        except RedfishError:
+        except BmcError:
             return  # the session expires after the BMC's timeout
         finally:
             self.token = ""
@@ -65,10 +66,10 @@ class RedfishSession:
         login = {"UserName": self.user, "Password": _read_password(self.password_file)}
         answer = self._request("POST", self._sessions_path(), json.dumps(login).encode())
         if answer.status in (400, 401, 403):
-            raise RedfishError("authentication", f"login refused with status {answer.status}")
+            raise BmcError("authentication", f"login refused with status {answer.status}")
         token = answer.headers.get("X-Auth-Token")
         if answer.status not in (200, 201, 204) or not token:
-            raise RedfishError("status", f"login: status {answer.status} without a token")
+            raise BmcError("status", f"login: status {answer.status} without a token")
         self.token = token
         # Some services give a URL; only this service is queried.
         _, found, rest = answer.headers.get("Location", "").partition("/redfish/")
@@ -91,11 +92,11 @@ class RedfishSession:
                 return answer
             target = urlsplit(urljoin(self.url + path, location))
             if _origin(target.geturl()) != _origin(self.url):
-                raise RedfishError("status", f"{path}: redirected to another service")
+                raise BmcError("status", f"{path}: redirected to another service")
             path = target._replace(scheme="", netloc="", fragment="").geturl()
             if answer.status not in (307, 308) and method == "POST":
                 method, body = "GET", None
-        raise RedfishError("status", f"{path}: more than {_MAX_REDIRECTS} redirects")
+        raise BmcError("status", f"{path}: more than {_MAX_REDIRECTS} redirects")
 
     def _request_once(self, method: str, path: str, body: bytes | None) -> HttpReply:
         headers = {"Accept": "application/json", "OData-Version": "4.0"}
@@ -114,14 +115,14 @@ class RedfishSession:
                 tls=self.tls,
             )
         except FetchError as error:
-            raise RedfishError(error.reason, str(error)) from error
+            raise BmcError(error.reason, str(error)) from error
 
 
 def _parse_json(answer: HttpReply) -> Any:
     try:
         return answer.json()
     except FetchError as error:
-        raise RedfishError(error.reason, str(error)) from error
+        raise BmcError(error.reason, str(error)) from error
 
 
 def _origin(url: str) -> tuple[str, str | None, int]:
@@ -138,4 +139,4 @@ def _read_password(path: str) -> str:
     try:
         return read_secret(path)
     except SecretFileError as error:
-        raise RedfishError("authentication", str(error)) from error
+        raise BmcError("authentication", str(error)) from error

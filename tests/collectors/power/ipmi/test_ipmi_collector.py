@@ -19,9 +19,9 @@ from collectors.power.ipmi.collector import (
     IpmiCollector,
     IpmiOptions,
 )
-from collectors.power.ipmi.message import REASONS, IpmiError, payload
+from collectors.power.ipmi.message import REASONS, payload
 from collectors.power.ipmi.power import BmcPower
-from collectors.power.meter import energy_between
+from collectors.power.meter import BmcError, energy_between
 from tests.helpers.clock import Clock
 from tests.helpers.waiting import scaled
 from tests.simulated.bmc import InProcess, SimulatedBmc, full_record
@@ -45,7 +45,7 @@ class FailingTransport(InProcess):
     def query(self, request, timeout):
         if self.failures:
             self.failures = self.failures[1:]
-            raise IpmiError("timeout", "no answer")
+            raise BmcError("timeout", "no answer")
         return super().query(request, timeout)
 
 
@@ -202,7 +202,7 @@ def test_hanging_bmc_does_not_delay_a_scrape(clock):
 
     def read_power():
         released.wait(scaled(30))
-        raise IpmiError("timeout", "no answer")
+        raise BmcError("timeout", "no answer")
 
     collector = IpmiCollector(Host(), IpmiOptions(), read_power, released.set)
     collector.start()

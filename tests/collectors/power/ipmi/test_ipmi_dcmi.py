@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.power.ipmi import power
-from collectors.power.ipmi.message import CompletionError, IpmiError, Power, payload
+from collectors.power.ipmi.message import CompletionError, Power, payload
 from collectors.power.ipmi.power import parse_power_reading
+from collectors.power.meter import BmcError
 from tests.simulated.bmc import InProcess, SimulatedBmc
 
 # An iDRAC-like answer, and OpenBMC's with the measurement "deactivated".
@@ -34,7 +35,7 @@ def test_reading_with_a_period_has_statistics():
 def test_reading_without_watts_is_an_error(watts, active):
     bmc = SimulatedBmc(watts=watts)
     bmc.active = active
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         power.read_dcmi(InProcess(bmc, payload), 1)
     assert caught.value.reason == "no_reading"
 
@@ -43,7 +44,7 @@ def test_reading_without_watts_is_an_error(watts, active):
 def test_arbitrary_bytes_are_parsed_or_rejected(data):
     is_complete = len(data) >= 18 and data[0] == 0xDC
     if not is_complete or data[1:3] in (b"\0\0", b"\xff\xff"):
-        with pytest.raises(IpmiError):
+        with pytest.raises(BmcError):
             parse_power_reading(data)
         return
     reading = parse_power_reading(data)

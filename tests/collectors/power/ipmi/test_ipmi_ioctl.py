@@ -12,7 +12,8 @@ import pytest
 
 from collectors.power.ipmi import in_band
 from collectors.power.ipmi.in_band import IpmiDevice, find_device, ioctl_number, open_device
-from collectors.power.ipmi.message import CompletionError, IpmiError, Request
+from collectors.power.ipmi.message import CompletionError, Request
+from collectors.power.meter import BmcError
 from tests.helpers.waiting import scaled
 from tests.simulated.bmc import SimulatedBmc
 from tests.simulated.ipmi_driver import RECEIVE_MSG_TRUNC, SEND_COMMAND, SimulatedDriver
@@ -118,7 +119,7 @@ def test_lun_is_sent_in_the_address(device, driver):
 
 def test_late_answer_to_an_earlier_request_is_ignored(device, driver):
     driver.silent = True
-    with pytest.raises(IpmiError, match="no response from the BMC within"):
+    with pytest.raises(BmcError, match="no response from the BMC within"):
         device.query(POWER, 0.05)
     driver.silent = False
     driver.deliver(1, 0x2D, 0x02, b"\0\xdc" + bytes(17))  # the BMC woke up: 0 W, for request 1
@@ -135,7 +136,7 @@ def test_events_and_answers_to_other_commands_are_ignored(device, driver):
 def test_query_times_out_if_the_bmc_is_silent(device, driver):
     driver.silent = True
     started = time.monotonic()
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         device.query(POWER, 0.1)
     assert caught.value.reason == "timeout"
     assert 0.09 < time.monotonic() - started < scaled(1)
@@ -145,7 +146,7 @@ def test_stale_answers_do_not_extend_the_timeout(device, driver):
     driver.silent = True
     for _ in range(50):
         driver.deliver(99, 0x2D, 0x02, b"\0")
-    with pytest.raises(IpmiError, match="no response"):
+    with pytest.raises(BmcError, match="no response"):
         device.query(POWER, 0.05)
 
 
@@ -171,7 +172,7 @@ def test_reason_of_a_completion_code(device, driver, code, reason):
 def test_answer_without_completion_code_is_malformed(device, driver):
     driver.silent = True
     driver.deliver(1, 0x2D, 0x02, b"")
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         device.query(POWER, 1)
     assert caught.value.reason == "malformed"
 
@@ -187,13 +188,13 @@ def test_answer_without_completion_code_is_malformed(device, driver):
 )
 def test_reason_of_a_driver_error(device, driver, number, reason):
     driver.fails = number
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         device.query(POWER, 1)
     assert caught.value.reason == reason
 
 
 def test_missing_driver_is_no_device(tmp_path):
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         open_device(str(tmp_path))
     assert caught.value.reason == "no_device"
 
@@ -202,7 +203,7 @@ def test_missing_driver_is_no_device(tmp_path):
 def test_forbidden_device_is_a_permission_error(tmp_path):
     (tmp_path / "ipmi0").write_bytes(b"")
     (tmp_path / "ipmi0").chmod(0)
-    with pytest.raises(IpmiError, match="ipmi0: Permission denied") as caught:
+    with pytest.raises(BmcError, match="ipmi0: Permission denied") as caught:
         open_device(str(tmp_path))
     assert caught.value.reason == "permission"
 

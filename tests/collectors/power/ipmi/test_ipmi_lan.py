@@ -12,8 +12,9 @@ import pytest
 
 from collectors.power.ipmi import lan, power
 from collectors.power.ipmi.lan import LanSession
-from collectors.power.ipmi.message import CompletionError, IpmiError, Request
+from collectors.power.ipmi.message import CompletionError, Request
 from collectors.power.ipmi.power import BmcPower, read_tool
+from collectors.power.meter import BmcError
 from tests.helpers.waiting import scaled
 
 pytest.importorskip("pyghmi")
@@ -109,7 +110,7 @@ def test_refused_request_has_its_completion_code(bmc):
 
 def test_wrong_password_is_reported_without_showing_it(bmc):
     bmc.password_file.write_text("gehaim\n")
-    with pytest.raises(IpmiError, match="assword") as caught:
+    with pytest.raises(BmcError, match="assword") as caught:
         LanSession(*bmc.login())
     assert caught.value.reason == "authentication"
     assert "gehaim" not in str(caught.value)
@@ -118,7 +119,7 @@ def test_wrong_password_is_reported_without_showing_it(bmc):
 def test_login_of_an_unknown_user_times_out(bmc, monkeypatch):
     monkeypatch.setattr(lan, "LOGIN_SECONDS", 1.0)
     started = time.monotonic()
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         LanSession(*bmc.login("nobody"))
     assert caught.value.reason == "timeout"
     assert time.monotonic() - started < scaled(3)
@@ -126,7 +127,7 @@ def test_login_of_an_unknown_user_times_out(bmc, monkeypatch):
 
 def test_missing_password_file_is_named(bmc):
     bmc.password_file.unlink()
-    with pytest.raises(IpmiError, match=r"password: No such file") as caught:
+    with pytest.raises(BmcError, match=r"password: No such file") as caught:
         LanSession(*bmc.login())
     assert caught.value.reason == "authentication"
 
@@ -143,7 +144,7 @@ def test_hanging_bmc_times_out_and_recovers_in_a_new_session(bmc):
     power_reader = BmcPower(lambda: LanSession(*bmc.login()), 2.5)  # the library may stall for 1 s
     assert power_reader.read().watts == 345
     bmc.send_command("silent on")
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         power_reader.read()
     assert caught.value.reason == "timeout"
     bmc.send_command("silent off")
@@ -154,7 +155,7 @@ def test_hanging_bmc_times_out_and_recovers_in_a_new_session(bmc):
 def test_session_process_ends_if_the_bmc_dies_during_a_request(bmc):
     session = LanSession(*bmc.login())
     bmc.send_command("die")
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         power.read_dcmi(session, 0.3)
     assert caught.value.reason == "timeout"
     assert session.process.returncode is not None
@@ -164,6 +165,6 @@ def test_session_process_ends_if_the_bmc_dies_during_a_request(bmc):
 def test_read_from_a_closed_session_fails(bmc):
     with open_session(bmc) as session:
         session.close()
-        with pytest.raises(IpmiError) as caught:
+        with pytest.raises(BmcError) as caught:
             power.read_dcmi(session, 5)
         assert caught.value.reason == "session"

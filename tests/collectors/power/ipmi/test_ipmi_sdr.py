@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.power.ipmi.message import CompletionError, IpmiError, payload
+from collectors.power.ipmi.message import CompletionError, payload
 from collectors.power.ipmi.power import node_sensors, read_sensors
 from collectors.power.ipmi.sdr import (
     IpmiSensor,
@@ -15,6 +15,7 @@ from collectors.power.ipmi.sdr import (
     parse_record,
     read_sensor,
 )
+from collectors.power.meter import BmcError
 from tests.simulated.bmc import (
     CELSIUS,
     InProcess,
@@ -124,7 +125,7 @@ def test_unavailable_supply_is_left_out_of_the_sum():
     assert power.watts == 200.0
     assert power.sensors == (("PS1 Input Power", 200.0),)
     bmc.readings = {2: None, 3: None}
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         read_sensors(InProcess(bmc, payload), chosen, 1)
     assert caught.value.reason == "no_reading"
 
@@ -132,7 +133,7 @@ def test_unavailable_supply_is_left_out_of_the_sum():
 def test_missing_reading_of_a_chosen_sensor_is_an_error():
     bmc = bmc_with_records(readings={2: 50})
     chosen = node_sensors(power_sensors(bmc), ["PS1 Input Power", "Pwr Consumption"])
-    with pytest.raises(IpmiError, match="no reading from Pwr Consumption"):
+    with pytest.raises(BmcError, match="no reading from Pwr Consumption"):
         read_sensors(InProcess(bmc, payload), chosen, 1)
 
 

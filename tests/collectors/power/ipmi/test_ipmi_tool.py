@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.power.ipmi.message import IpmiError, Power
+from collectors.power.ipmi.message import Power
 from collectors.power.ipmi.power import parse_tool_output, password_on_command_line, read_tool
+from collectors.power.meter import BmcError
 from tests.helpers.waiting import scaled
 
 STATISTICS = (("min", 300.0), ("max", 400.0), ("average", 350.0))
@@ -62,14 +63,14 @@ def test_output_of_each_tool_is_parsed(text, statistics):
 
 @pytest.mark.parametrize("text", ["", "<html>", "Current Power : n/a Watts", "345 Watts"])
 def test_output_without_a_reading_is_an_error(text):
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         parse_tool_output(text)
     assert caught.value.reason == "tool"
 
 
 @given(st.text(max_size=300))
 def test_arbitrary_text_is_an_error(text):
-    with pytest.raises(IpmiError):
+    with pytest.raises(BmcError):
         parse_tool_output(text)
 
 
@@ -101,17 +102,17 @@ def run_tool(code, timeout=None):
     ],
 )
 def test_reason_of_a_failing_tool(code, reason):
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         run_tool(code)
     assert caught.value.reason == reason
 
 
 def test_hanging_tool_is_killed():
-    with pytest.raises(IpmiError) as caught:
+    with pytest.raises(BmcError) as caught:
         run_tool("import time; time.sleep(60)", 0.3)
     assert caught.value.reason == "timeout"
 
 
 def test_missing_tool_is_named():
-    with pytest.raises(IpmiError, match="/nonexistent/ipmitool: No such file"):
+    with pytest.raises(BmcError, match="/nonexistent/ipmitool: No such file"):
         read_tool(("/nonexistent/ipmitool",), 1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.power.meter import BmcError
 from collectors.power.redfish.power import (
-    RedfishError,
     find_locations,
     read_control,
     read_environment,
@@ -22,7 +22,7 @@ SYSTEM = "/redfish/v1/Systems/1"
 def document_reader(documents):
     def get_document(path):
         if path not in documents:
-            raise RedfishError("status", f"{path}: status 404")
+            raise BmcError("status", f"{path}: status 404")
         return documents[path]
 
     return get_document
@@ -178,10 +178,10 @@ def test_values_of_the_manufacturer_count_where_the_standard_ones_are_missing():
 
 
 def test_system_must_be_configured_if_there_are_several():
-    with pytest.raises(RedfishError, match=r"computer systems .a, b.") as caught:
+    with pytest.raises(BmcError, match=r"computer systems .a, b.") as caught:
         node_watts(enclosure_documents())
     assert caught.value.reason == "ambiguous"
-    with pytest.raises(RedfishError, match="no computer system 'c'"):
+    with pytest.raises(BmcError, match="no computer system 'c'"):
         node_watts(enclosure_documents(), system="c")
 
 
@@ -233,5 +233,5 @@ def test_configured_chassis_is_read_without_access_to_the_systems():
     documents[ROOT] = {**documents[ROOT], "Systems": link("/redfish/v1/Systems")}
     documents.pop("/redfish/v1/Systems", None)
     assert node_watts(documents, chassis=("1",)) == {"1": 344}
-    with pytest.raises(RedfishError):
+    with pytest.raises(BmcError):
         node_watts(documents)
