@@ -154,5 +154,5 @@ def use_thresholds(chosen: SiteThresholds) -> None:
 
 def unused_cpu_seconds(sums: Mapping[Any, Any]) -> float:
     """The unused CPU time, with GPU time in terms of the CPUs that it is worth."""
-    gpu_seconds: float = sums["gpu_unused_seconds"]
-    return float(sums["cpu_unused_seconds"] + thresholds().gpu_weight * gpu_seconds)
+    gpu_seconds = sums["gpu_unused_seconds"] or 0.0
+    return float((sums["cpu_unused_seconds"] or 0.0) + thresholds().gpu_weight * gpu_seconds)

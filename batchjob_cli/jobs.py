@@ -133,9 +133,14 @@ def _query_rows(given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
         parameters["sort"] = given.sort
     if given.format == "table" and not given.columns and parameters.keys() <= _SAME_OF_TASKS:
         parameters["arrays_once"] = "true"
-    keys = DEFAULT_KEYS if given.format == "table" and not given.columns else ()
+    keys = _shown_keys(given) if given.format == "table" and not given.columns else ()
     for page in job_pages(given, parameters, given.limit, keys):
         yield from page
+
+
+def _shown_keys(given: argparse.Namespace) -> tuple[str, ...]:
+    """The keys of the default columns, and that by which the jobs are sorted."""
+    return tuple(dict.fromkeys((*DEFAULT_KEYS, given.sort.lstrip("-") or "jobid")))
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], given: argparse.Namespace) -> None:
@@ -143,10 +148,9 @@ def _print_table(rows: Sequence[Mapping[str, Any]], given: argparse.Namespace) -
         print_text("No job matches.")
         return
     width = terminal_width()
-    columns = (
-        columns_named(given.columns, rows, given.zone)
-        if given.columns
-        else default_columns(rows, given.zone, short=width is not None)
+    columns = columns_named(given.columns, rows, given.zone) or (
+        *default_columns(rows, given.zone, short=width is not None),
+        *columns_named(_shown_keys(given)[len(DEFAULT_KEYS) :], rows, given.zone),
     )
     print_text(format_table(columns, rows, width, colours=use_colours()))
 

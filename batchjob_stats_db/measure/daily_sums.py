@@ -181,7 +181,8 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     gpus = _or_zero(sa.func.coalesce(job.allocated_gpus, usage.c.gpus))
     gpus += _resized(job, "gpus", job.resized_gpu_seconds, job.seconds)
     # Of GPUs beyond the allocation, such as those that a job used without confinement, none count.
-    gpu_share = sa.case((usage.c.gpus > gpus, share * gpus / usage.c.gpus), else_=share)
+    is_beyond = (usage.c.gpus > gpus) & (_or_zero(job.resized_gpu_seconds) == 0)
+    gpu_share = sa.case((is_beyond, share * gpus / usage.c.gpus), else_=share)
     # Float: 1 TiB for a day is 9.5e16 byte-seconds, and a hundred such jobs overflow BIGINT.
     resized = _resized(job, "memory_bytes", job.resized_memory_byte_seconds, job.seconds)
     memory = sa.cast(sa.func.coalesce(MEMORY_ALLOCATED, 0), sa.Float) + resized

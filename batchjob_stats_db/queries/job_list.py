@@ -31,7 +31,7 @@ _MOST_LOOKED_AT = 20_000  # maximum rows among which they are counted, if a filt
 
 _SORT_KEYS = (
     "start_time", "elapsed_seconds", "cpu_efficiency", "usage_memory_peak_bytes",
-    "usage_energy_joules", "energy_used_joules",
+    "usage_energy_joules", "energy_used_joules", "cpu_unused_seconds", "gpu_unused_seconds",
     "jobid", "submit_time", "end_time", "wait_seconds", "time_limit_seconds", "time_efficiency",
     "priority", "username", "account", "partition", "qos", "state", "name",
     "allocated_cpus", "allocated_gpus", "allocated_nodes", "allocated_memory_bytes",

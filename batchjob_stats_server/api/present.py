@@ -43,7 +43,7 @@ COLUMNS = (
     "derived_exit_code", "derived_exit_signal", "error", "dependencies", "priority",
     "expected_start_time", "as_of_time", "as_of_basis", "cpu_efficiency", "memory_efficiency",
     "usage_gpu_utilization_ratio", "energy_used_joules", "allocated_nodes", "memory_short",
-    "cancelled_by", "node_list", "uid", "cpu_available_seconds", "resized_gpu_seconds",
+    "cancelled_by", "node_list", "uid", "cpu_unused_seconds", "gpu_unused_seconds",
 )  # fmt: skip
 
 
@@ -187,7 +187,7 @@ def find_changes(
     worst: dict[tuple[str, str], tuple[float, int]] = {}
     for row in rows:
         name = row["username"], row["name"]
-        unused = unused_cpu_seconds(unused_seconds(row))
+        unused = unused_cpu_seconds(row)
         if unused > worst.get(name, (0.0, 0))[0]:
             worst[name] = unused, row["id"]
     ids = [number for _, number in sorted(worst.values(), reverse=True)[: 2 * most]]
@@ -195,20 +195,6 @@ def find_changes(
         jobs = rows_by_ids(db, ids)
     found = (_change(report_of(sources, access, job)) for job in jobs)
     return [change for change in found if change is not None][:most]
-
-
-def unused_seconds(row: Row) -> dict[str, float]:
-    """The unused CPU and GPU seconds of a job; 0 if it was not measured."""
-
-    def unused(held_seconds: float | None, ratio: float | None) -> float:
-        return 0.0 if ratio is None else max(0.0, 1 - ratio) * (held_seconds or 0)
-
-    held = (row["gpus_held"] or 0) * (row["elapsed_seconds"] or 0)
-    held += row["resized_gpu_seconds"] or 0.0
-    return {
-        "cpu_unused_seconds": unused(row["cpu_available_seconds"], row["cpu_efficiency"]),
-        "gpu_unused_seconds": unused(held, row["usage_gpu_utilization_ratio"]),
-    }
 
 
 def _change(report: Report) -> Change | None:

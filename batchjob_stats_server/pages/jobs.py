@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from batchjob.judgements import FAILED_STATES, thresholds
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.days import day_of
+from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.queries import arrays, stats
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
@@ -153,7 +153,8 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
     log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1
     context = TableContext(page.now, gpus, sparklines)
-    shown = _table_columns(sections, context, columns, several_users, len(clusters) > 1)
+    sort = form.order().key if "sort" in form.model_fields_set else ""
+    shown = _table_columns(sections, context, columns, sort, several_users, len(clusters) > 1)
     for each in sections:
         each["body"] = job_table.body(each["rows"], shown, context, each["key"] == "waiting")
     return page.render(
@@ -186,13 +187,14 @@ def _store_choice(page: PageRenderer, columns: Sequence[str]) -> Response:
 
 
 def _table_columns(
-    sections: Sequence[JobsSection], context: TableContext, chosen: Collection[str],
+    sections: Sequence[JobsSection], context: TableContext, chosen: Collection[str], sort: str,
     several_users: bool, several_clusters: bool,
 ) -> list[job_table.ListColumn]:  # fmt: skip
     """The same for all sections, so that the eye can go down."""
     rows = [row for section in sections for row in section["rows"]]
     return job_table.columns(
         chosen,
+        sort,
         has_gpus=any(row["allocated_gpus"] or row["requested_gpus"] for row in rows),
         has_waiting=any(section["key"] == "waiting" for section in sections),
         several_users=several_users,
@@ -295,6 +297,11 @@ def _presets(page: PageRenderer) -> list[tuple[str, str]]:
         "Wasteful": {"cpu_efficiency_at_most": low, "elapsed_at_least": held},
         "With GPUs": {"gpus_at_least": 1},
         "Idle GPUs": {"gpu_utilization_at_most": idle, "gpus_at_least": 1},
+        "Unused GPU time, 7 days": {
+            "started_from": day_of(page.now) - 6 * DAY,
+            "sort": "-gpu_unused_seconds",
+            "gpus_at_least": 1,
+        },
     }
     return [(title, links.path(*here, **query)) for title, query in queries.items()]
 

@@ -121,6 +121,16 @@ CASES = {
         {},
         Figures(cpu=None),
     ),
+    "used GPUs beyond its allocation": (
+        COMPLETE | {"gpus": 4, "gpu_busy_seconds": 0.4 * 14400, "gpu_observed_seconds": 14400.0},
+        {},
+        Figures(),
+    ),
+    "gave back GPUs": (
+        COMPLETE | {"gpus": 4, "gpu_busy_seconds": 0.4 * 10800, "gpu_observed_seconds": 10800.0},
+        {"resized_gpu_seconds": 3600.0},
+        Figures(),
+    ),
     "without a run time from its scheduler": (COMPLETE, {"elapsed_seconds": None}, Figures()),
     "without a time limit": (COMPLETE, {"time_limit_seconds": None}, Figures(time=None)),
     "started at once": (COMPLETE, {"eligible_time": START}, Figures(wait=0)),

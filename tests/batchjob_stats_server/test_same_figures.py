@@ -242,6 +242,11 @@ def test_waste_sums(figures, get, cluster):
             assert row[f"{name}_efficiency"] == approximately(ratio)
             allocated = row[RESOURCES[name][0]]
             assert row[unused_key(name)] == approximately(allocated * max(1 - ratio, 0))
+    (job,) = get("/api/v1/jobs").json()
+    for name in ("cpu", "gpu"):
+        key = unused_key(name)
+        assert (job[key] is None) == (used[name] is None)
+        assert (job[key] or 0) == pytest.approx(sum(row[key] for row in rows[name]), abs=2)
     cluster_page = get(f"/clusters/{cluster}", cluster=())
     usage_page = get("/usage")
     assert {share(each) for each in known_ratios.values()} <= set(percentages(usage_page))

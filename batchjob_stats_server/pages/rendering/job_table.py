@@ -38,7 +38,8 @@ LISTED_COLUMNS = (
     "caveats", "usage_until_time", "usage_caveats", "usage_gpu_utilization_ratio",
     "usage_gpu_sm_active_ratio", "usage_memory_limit_bytes",
     "energy_used_joules", "energy_basis", "cpu_efficiency", "cpu_basis",
-    "memory_efficiency", "memory_used_bytes", "memory_basis", "memory_short",
+    "cpu_unused_seconds", "gpu_unused_seconds", "memory_efficiency", "memory_used_bytes",
+    "memory_basis", "memory_short",
 )  # fmt: skip
 """Columns to query for other jobs. All columns, three times as many, would take longer."""
 
@@ -70,31 +71,38 @@ COLUMN_TITLES: Mapping[str, str] = {
     "started": "Started", "ended": "Ended", "elapsed": "Elapsed", "nodes": "Nodes",
     "cpus": "CPUs", "gpus": "GPUs", "time": "Time used", "cpu": "CPU", "memory": "Memory",
     "gpu": "GPU, with a cell for each", "peak": "Peak memory", "cpu_line": "CPU over time",
-    "energy": "Energy", "exit": "Exit",
+    "cpu_unused": "Unused CPU time", "gpu_unused": "Unused GPU time", "energy": "Energy",
+    "exit": "Exit",
 }  # fmt: skip
 """The columns from which users choose, as named there; the others are shown where they say more."""
 
-_OF_TASKS = {"Nodes", "CPUs", "GPUs", "Time used", "Memory", "CPU over time", "GPU", "SMs", "Exit"}
+_OF_TASKS = {
+    "Nodes", "CPUs", "GPUs", "Time used", "Memory", "CPU over time", "GPU", "SMs", "Exit",
+    COLUMN_TITLES["cpu_unused"], COLUMN_TITLES["gpu_unused"],
+}  # fmt: skip
 _EACH_TASK = absent("each task of the array has its own")
 
-DEFAULT_COLUMNS = COLUMN_TITLES.keys() - {"qos", "submitted", "ended", "peak", "exit"}
+DEFAULT_COLUMNS = COLUMN_TITLES.keys() - {
+    "qos", "submitted", "ended", "peak", "cpu_unused", "gpu_unused", "exit"
+}  # fmt: skip
 
 
 def columns(
-    chosen: Collection[str], *, has_gpus: bool, has_waiting: bool, several_users: bool,
+    chosen: Collection[str], sort: str, *, has_gpus: bool, has_waiting: bool, several_users: bool,
     several_clusters: bool, has_measurements: bool,
 ) -> list[ListColumn]:  # fmt: skip
     """Columns from left to right, after the checkbox and the job's id: for jobs in all states.
 
-    `chosen`: keys of COLUMN_TITLES.
+    `chosen`: keys of COLUMN_TITLES; `sort`: the list's key, whose column is shown as well.
     """
     shown = {"name", "state", *chosen}
+    shown |= {name for name, column in _STARTED_COLUMNS.items() if sort and column.sort == sort}
     if several_users:
         shown.add("user")
     if several_clusters:
         shown.add("cluster")
     if not has_gpus:
-        shown -= {"gpus", "gpu"}
+        shown -= {"gpus", "gpu", "gpu_unused"}
     if not has_measurements:
         shown.discard("cpu_line")
     if has_waiting:
@@ -230,6 +238,14 @@ def _gpu_cell(row: Row, context: TableContext) -> str:
     return f"{_measured_bar(used, row, context.now)}{cells}"
 
 
+def _unused_cell(key: str, row: Row, _: TableContext) -> str:
+    if row[key] is None:
+        return (
+            "" if key == "gpu_unused_seconds" and not row["gpus_held"] else absent("not measured")
+        )
+    return template_filters.hours(row[key])
+
+
 def _energy_cell(row: Row, _: TableContext) -> str:
     joules = row["energy_used_joules"]
     missing = explain.energy_missing(row) if joules is None else ""
@@ -306,6 +322,13 @@ _STARTED_COLUMNS = {
         "",
         lambda row, context: fragments.sparkline((context.sparklines or {}).get(row["id"])),
     ),
+    **{
+        name: ListColumn(COLUMN_TITLES[name], key, partial(_unused_cell, key), "n")
+        for name, key in (
+            ("cpu_unused", "cpu_unused_seconds"),
+            ("gpu_unused", "gpu_unused_seconds"),
+        )
+    },
     "energy": ListColumn("Energy", "energy_used_joules", _energy_cell, "n"),
     "exit": ListColumn("Exit", "", _exit_cell, "n"),
 }

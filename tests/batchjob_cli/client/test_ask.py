@@ -230,6 +230,13 @@ def test_chosen_columns(data, capsys):
         jobs.run(["--data", data, "-o", "elapsed_second"])
 
 
+def test_a_table_has_the_column_by_which_it_is_sorted(data, capsys):
+    lines = command_output(capsys, jobs, "--data", data, "--sort=-cpu_unused_seconds").splitlines()
+    assert lines[0].endswith("CPU UNUSED")
+    assert all(line.endswith(" 6 s") for line in lines[1:])
+    assert "CPU EFF" in command_output(capsys, jobs, "--data", data, "--sort=cpu_efficiency")
+
+
 @pytest.fixture
 def script(tmp_path):
     path = tmp_path / "job.sh"

@@ -4,7 +4,6 @@ import pytest
 import sqlalchemy as sa
 
 from batchjob_stats_db.database import schema
-from batchjob_stats_server.api.present import unused_seconds
 from tests.batchjob_stats_server.conftest import NOW
 
 PATH = "/api/v1/digest"
@@ -38,16 +37,6 @@ def ask(client, **query):
     answer = client.get(PATH, params={"until": UNTIL, **query})
     assert answer.status_code == 200
     return answer
-
-
-def test_unused_cpus_of_a_resized_job_are_of_all_that_it_held():
-    job = {
-        "elapsed_seconds": 3600, "allocated_cpus": 4, "cpu_available_seconds": 8 * 3600.0,
-        "cpu_efficiency": 0.5, "gpus_held": 1, "resized_gpu_seconds": 3600.0,
-        "usage_gpu_utilization_ratio": 0.25,
-    }  # fmt: skip
-    unused = {"cpu_unused_seconds": 4 * 3600.0, "gpu_unused_seconds": 1.5 * 3600}
-    assert unused_seconds(job) == unused
 
 
 def test_own_week(proxy_client):

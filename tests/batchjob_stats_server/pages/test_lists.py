@@ -76,7 +76,9 @@ def test_presets_link_to_lists(page, proxy_client):
         element_text(each): each.get("href")
         for each in document.findall(".//nav[@class='presets']//li/a")
     }
-    assert set(presets) == {"All", "Today", "Failed", "Wasteful", "With GPUs", "Idle GPUs"}
+    assert set(presets) == {
+        "All", "Today", "Failed", "Wasteful", "With GPUs", "Idle GPUs", "Unused GPU time, 7 days"
+    }  # fmt: skip
     for path in presets.values():
         again = parse_page(proxy_client("root").get(path, headers=HTML))
         current = again.findall(".//nav[@class='presets']//a[@aria-current]")

@@ -29,8 +29,8 @@ def site(tmp_path_factory):
 
 def columns(**changes):
     everything = {
-        "chosen": COLUMN_TITLES, "has_waiting": False, "has_gpus": True, "several_users": True,
-        "several_clusters": True, "has_measurements": True,
+        "chosen": COLUMN_TITLES, "sort": "", "has_waiting": False, "has_gpus": True,
+        "several_users": True, "several_clusters": True, "has_measurements": True,
     }  # fmt: skip
     return job_table.columns(**everything | changes)
 
@@ -63,6 +63,22 @@ def test_a_table_has_the_columns_that_were_chosen():
     alone = {"chosen": {"cpu_line"}, "several_users": False, "several_clusters": False}
     assert titles(**alone) == ["Name", "State", "CPU over time"]
     assert titles(**alone, has_measurements=False) == ["Name", "State"]
+
+
+def test_a_table_has_the_column_by_which_it_is_sorted(site):
+    alone = {"chosen": {"cpu"}, "several_users": False, "several_clusters": False}
+    by_waste = {**alone, "sort": "gpu_unused_seconds"}
+    assert titles(**by_waste) == ["Name", "State", "CPU", "Unused GPU time"]
+    assert titles(**by_waste, has_gpus=False) == ["Name", "State", "CPU"]
+    facts = TableContext(example_site.NOW, {}, {})
+    shown = columns(**by_waste)[-1]
+    cells = [
+        shown.render_cell({"gpu_unused_seconds": seconds, "gpus_held": gpus}, facts)
+        for seconds, gpus in ((9000.0, 2), (None, 2), (None, None))
+    ]
+    assert cells[0].split() == ["2.5", "h"]
+    assert "not measured" in cells[1]
+    assert cells[2] == ""
 
 
 def test_jobs_that_wait_have_a_reason_in_place_of_their_use(site):
