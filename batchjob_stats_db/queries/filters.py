@@ -30,6 +30,7 @@ class Filter(NamedTuple):
     name_contains: str | None = None
     tool: str | None = None
     record_id: str | None = None
+    depends_on: str | None = None  # part of the scheduler's text
     node: str | None = None
     started_from: int | None = None
     started_before: int | None = None
@@ -111,6 +112,8 @@ def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
     conditions = [_job[name] == wanted[name] for name in _EQUAL if wanted[name] is not None]
     if which.name_contains is not None:
         conditions.append(_job.name.icontains(which.name_contains, autoescape=True))
+    if which.depends_on is not None:
+        conditions.append(_job.dependencies.contains(which.depends_on, autoescape=True))
     if which.states:
         conditions.append(_job.state.in_(which.states))
     if which.state_words:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,8 @@ from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.queries import jobs
 from batchjob_stats_db.queries import nodes as queries
+from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.job_list import Page, list_jobs
 from batchjob_stats_db.queries.jobs import find_jobs
 from batchjob_stats_db.queries.similar import same_name
 from batchjob_stats_server.api.answers import TurnRoute
@@ -33,6 +36,7 @@ from batchjob_stats_server.api.rows import window_begin, window_end
 from batchjob_stats_server.auth.rights import log_jobs_seen, script_access
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering import links, run_strip, template_filters, usage_bars
+from batchjob_stats_server.pages.rendering.fragments import depends_on
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
 from batchjob_stats_server.pages.rendering.links import find_run
 from batchjob_stats_server.promql.query_limits import TooMany, Unavailable
@@ -80,6 +84,7 @@ def job(page: RequestPage, jobid: JobId, form: InQuery[JobForm]) -> Response:
         named_runs = same_name(db, access, run, _MAX_NAMED_RUNS, run_strip.RUN_COLUMNS)
         stored_scripts = scripts.of_jobs(db, script_access(principal, access), [run["id"]])
         neighbours = queries.neighbours(db, run, page.now)
+        dependents = _dependents(db, access, run) if run["end_time"] is None else []
     inputs, shown = _report_values(page, jobid, run)
     report, start = shown["report"], run["start_time"]
     grafana_url = page.grafana_url(
@@ -89,6 +94,7 @@ def job(page: RequestPage, jobid: JobId, form: InQuery[JobForm]) -> Response:
     return page.render(
         "job.html", uses_plotly=True, runs=runs, siblings=siblings[:_MAX_SIBLINGS],
         strip=run_strip.build_strip(named_runs, page.now), neighbours=neighbours,
+        dependents=dependents,
         script=stored_scripts[0] if stored_scripts else None,
         errors=_last_error_lines(page, run),
         is_own_script=run["username"] == principal.user and not principal.token_creator,
@@ -160,6 +166,16 @@ def _report_values(
         "since": int(run["start_time"]) if has_started else None,
         "until": math.ceil(run["end_time"] or page.now) if has_started else None,
     }
+
+
+def _dependents(db: Connection, access: Access, run: RowMapping) -> list[RowMapping]:
+    """Jobs of the same user that wait for this one."""
+    number = re.split(r"\D", run["array_jobid"] or run["jobid"])[0]
+    which = Filter(
+        run["cluster"], run["username"], states=(JobState.PENDING,), depends_on=number or None
+    )
+    found = list_jobs(db, access, which, page=Page(_MAX_SIBLINGS)).rows if number else []
+    return [row for row in found if depends_on(row, run)]
 
 
 def _last_error_lines(page: PageRenderer, run: RowMapping) -> list[str]:

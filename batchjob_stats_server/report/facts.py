@@ -92,6 +92,13 @@ def _in_words(
     return value
 
 
+def _memory_after_kill(inputs: ReportInput) -> FactValue:
+    found = _in_words(memory_words, right_size.node_memory_after_kill)(inputs)
+    if found is None and inputs.largest_node_bytes and inputs.job["allocated_memory_bytes"]:
+        return "more nodes, or let it need less: no node of the cluster has more memory"
+    return found
+
+
 def _gpus_in_use(inputs: ReportInput) -> FactValue:
     unused = right_size.unused_gpus(inputs)
     return None if unused is None else len(inputs.gpus) - unused
@@ -300,8 +307,8 @@ FACTS: Mapping[str, JobFact] = {
     "memory_after_kill": JobFact(
         "word",
         "What larger runs of the name needed plus 20 %, else twice what was too little, in the "
-        "notation of the scheduler.",
-        _in_words(memory_words, right_size.node_memory_after_kill),
+        "notation of the scheduler; no more than the largest node of the cluster has.",
+        _memory_after_kill,
     ),
     "killed_runs": JobFact(
         "count",

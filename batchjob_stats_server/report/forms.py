@@ -12,6 +12,7 @@ from batchjob.runtime.times import format_exact_time
 from batchjob_stats_server.report.model import Advice, Efficiency, JobSummary, Report
 from batchjob_stats_server.report.text import (
     GPU_TITLE,
+    TO_COPY,
     Document,
     ReportLine,
     build_document,
@@ -179,7 +180,8 @@ def _text_sections(sections: Iterable[tuple[str, list[ReportLine]]]) -> Iterator
         yield from ("", title)
         width = min(_LABEL_WIDTH, max(len(line.label) for line in section_lines))
         for line in section_lines:
-            yield from _wrap(f"  {line.label:<{width}}  {_text_bar(line)}", line.text)
+            head = f"  {line.label:<{width}}  {_text_bar(line)}"
+            yield from [head + line.text] if line.label == TO_COPY else _wrap(head, line.text)
 
 
 def _text_advice(advice: Sequence[Advice]) -> Iterator[str]:
@@ -205,7 +207,7 @@ def _text_bar(line: ReportLine) -> str:
 def _wrap(head: str, text: str) -> list[str]:
     return textwrap.wrap(
         text, _WIDTH, initial_indent=head, subsequent_indent=" " * min(len(head), _LABEL_WIDTH),
-        break_long_words=False,
+        break_long_words=False, break_on_hyphens=False,
     ) or [head]  # fmt: skip
 
 

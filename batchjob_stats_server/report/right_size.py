@@ -77,7 +77,7 @@ def node_memory_after_kill(inputs: ReportInput) -> float | None:
     """Memory for each node after a run that needed more than it had, in bytes.
 
     What larger runs of the name needed, else twice what was too little. No more than the largest
-    node of the cluster has, if that is known.
+    node of the cluster has, if that is known: None if the job had as much.
     """
     killed = (inputs.job, *_ended(inputs, JobState.OUT_OF_MEMORY))
     too_little = _highest(map(_node_memory, killed))
@@ -85,8 +85,8 @@ def node_memory_after_kill(inputs: ReportInput) -> float | None:
         return None
     known = _highest(map(_node_memory_peak, inputs.similar)) or 0.0
     request = round_memory(known) if known > too_little else 2 * too_little
-    largest = inputs.largest_node_bytes
-    return min(request, largest) if largest and largest > too_little else request
+    largest = inputs.largest_node_bytes or math.inf
+    return min(request, largest) if largest > too_little else None
 
 
 def seconds_after_timeout(inputs: ReportInput) -> float | None:

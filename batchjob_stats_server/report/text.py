@@ -32,6 +32,7 @@ _MAX_TEXT_LENGTH = 500  # maximum characters of a text; the JSON form is complet
 _MAX_LINES = 16  # maximum nodes or GPUs; the JSON form is complete
 _RECORDED_ONLY = "none; what the scheduler or `batchjob run` recorded is used instead"
 GPU_TITLE = "GPUs"
+TO_COPY = "Submit"  # the line with this label is never broken
 _TITLES = {"cpu": "CPU", "memory": "Memory", "gpu": GPU_TITLE, "time": "Time"}
 _COMPONENTS = {
     "host_active": "host, active",
@@ -291,7 +292,7 @@ def _next_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     if again is None:
         return
     if again.line:
-        yield ReportLine("Submit", to_printable(again.line))
+        yield ReportLine(TO_COPY, to_printable(again.line))
     elsewhere = f"batchjob job {report.job.jobid} --script FILE prints your script with it"
     yield ReportLine("Script", to_printable(elsewhere))
     if saved := again.savings(report.job.elapsed_seconds):

@@ -4,6 +4,7 @@ Functions are several times as fast as macros of a template.
 """
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,10 @@ _SPOKEN_LEVELS = ("low", "high")
 _NOT_READY = Markup('<span class="late">{}</span>').format(
     absent("the curve took too long; reload")
 )
+_DEPENDED_ON = re.compile(
+    r"(?<=[:(])\d+(?:_\d+|\[\d*\])?(?:\.[a-z][\w.-]*)?(?!\w)|(?<=:)\d+(?=_\*)", re.ASCII | re.I
+)
+"""The ids in `afterok:12:34_5(unfulfilled)`, `afterany:12.pbs01@pbs01` and `done(12)`."""
 _MAX_CELLS = 32  # maximum GPUs shown in a row of a list
 _CELL_WIDTH = 7
 _MAX_CELLS_WIDTH = 56  # maximum width of all of them
@@ -145,6 +150,31 @@ def job_link(row: Row) -> Markup:
         address = links.path("jobs", array_jobid=row["array_jobid"], cluster=row["cluster"])
     # The rest of the address is percent-encoded.
     return trusted_html(f'<a href="{address.replace("&", "&amp;")}">{jobid(row)}</a>')
+
+
+def dependencies(row: Row) -> Markup:
+    """What a job depends on, in its scheduler's notation, with a link for each job's id."""
+
+    def link(found: re.Match[str]) -> str:
+        address = links.path("jobs", _whole_id(found[0], row), cluster=row["cluster"])
+        return f'<a href="{escape(address)}">{found[0]}</a>'
+
+    return trusted_html(_DEPENDED_ON.sub(link, str(escape(row["dependencies"]))))
+
+
+def depends_on(row: Row, other: Row) -> bool:
+    """Whether a job depends on another one, or on its whole array."""
+    named = {_whole_id(each, row) for each in _DEPENDED_ON.findall(row["dependencies"])}
+    array = other["array_jobid"]
+    return not named.isdisjoint({other["jobid"], array, f"{array}_{other['array_index']}"} - {""})
+
+
+def _whole_id(jobid: str, row: Row) -> str:
+    """The id of an array, or of a job with the server's name, which PBS' accounting leaves out."""
+    if "[]" in jobid:
+        return jobid.partition("[")[0]
+    _, dot, server = row["jobid"].partition(".")
+    return jobid if "." in jobid else f"{jobid}{dot}{server}"
 
 
 @functools.lru_cache(4096)

@@ -233,6 +233,18 @@ def test_page_of_pending_job(page):
     assert table_rows(document, "Efficiency") is None
 
 
+def test_jobs_that_depend_on_each_other_have_links(page, services):
+    with services.writer.begin() as db:
+        waiting = sa.update(schema.job).where(schema.job.c.jobid == "8")
+        db.execute(waiting.values(username="carol", dependencies="afterany:3(unfulfilled)"))
+    links = {each.get("href") for each in page("root", "/jobs/8").iter("a")}
+    assert "/jobs/3?cluster=c1" in links
+    facts = page("root", "/jobs/3").find(".//dl[@class='facts']")
+    assert "Waiting for it" in element_text(facts)
+    assert [each.text for each in facts.iter("a")][-1] == "8"
+    assert "Waiting for it" not in element_text(page("root", "/jobs/8").find(".//dl"))
+
+
 def test_ambiguous_job_id_lists_the_clusters(page):
     rows = table_rows(page("root", "/jobs/1"), "Choose one")
     assert {row[1] for row in rows} == {"c1", "c2"}

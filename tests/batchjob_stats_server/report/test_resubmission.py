@@ -2,6 +2,7 @@
 
 import pytest
 
+from batchjob_stats_server.report.forms import as_text
 from tests.batchjob_stats_server.report.test_advice import KILLED, cpu_usage, gpu_usage, memory_peak
 from tests.batchjob_stats_server.report.test_report import GIB, UNMEASURED, report_of, row
 
@@ -22,6 +23,12 @@ def test_line_has_the_memory_of_the_highest_peak():
     assert alone.basis == "The highest need of this run alone plus 20 %, rounded up."
 
 
+def test_line_is_whole_in_text_so_that_it_can_be_copied():
+    line = "sbatch --partition=gpu --mem=16G --gpus-per-node=4 --comment=" + "-".join("x" * 60)
+    text = as_text(report_of(**memory_peak(3), submit_line=f"{line} run.sh"))
+    assert f"  {line.replace('16G', '3840M')} run.sh\n" in text
+
+
 def test_line_has_fewer_cpus_and_gpus():
     found = again(**cpu_usage(3))
     assert (found.line, found.saved_cpus) == ("sbatch --mem=16384M -t 3:00:00 -c 5 run.sh", 3)
@@ -36,6 +43,7 @@ def test_line_after_a_kill_and_after_a_time_out():
     assert killed.line == "sbatch --mem=32768M -t 3:00:00 -c 8 run.sh"
     assert killed.savings(7200) == ""
     assert "twice what was too little" in killed.basis
+    assert again(state="OUT_OF_MEMORY", largest_node_bytes=16 * GIB) is None
     assert again(state="TIMEOUT", time_limit_seconds=10_800).line == (
         "sbatch --mem=16G -t 6:00:00 -c 8 run.sh"
     )

@@ -1,5 +1,7 @@
 """Small pieces of HTML: what they show, and that nobody's words become markup."""
 
+import re
+
 import pytest
 
 from batchjob_stats_server.pages.rendering import fragments
@@ -35,6 +37,42 @@ def test_links_lead_to_pages():
     assert fragments.user_link("alice") == '<a href="/jobs?user=alice">alice</a>'
 
 
+@pytest.mark.parametrize(
+    ("jobid", "text", "linked"),
+    [
+        ("40120", "afterok:12:34_5(unfulfilled),afterany:7_*", ["12", "34_5", "7"]),
+        ("40120", "afterok:12+30,singleton", ["12"]),
+        ("9.pbs01", "afterok:15,afterany:2[].pbs01@pbs01", ["15.pbs01", "2"]),
+        (
+            "40120",
+            'done(12) && ended(34[5]) || exit(6, == 3) || done("7 a")',
+            ["12", "34%5B5%5D", "6"],
+        ),
+        ("40120", "", []),
+    ],
+)
+def test_dependencies_lead_to_their_jobs(jobid, text, linked):
+    words = fragments.dependencies(JOB | {"jobid": jobid, "dependencies": text})
+    assert words.striptags() == text
+    assert re.findall(r'href="/jobs/([^"?]+)\?cluster=alpha"', words) == linked
+
+
+@pytest.mark.parametrize(
+    ("text", "waits"),
+    [
+        ("afterok:40120", True),
+        ("afterok:39000_*", True),
+        ("afterok:1:39000_3", True),
+        ("afterok:39000_4", False),
+        ("afterok:401", False),
+        ("singleton", False),
+    ],
+)
+def test_a_job_waits_for_another_or_for_its_array(text, waits):
+    task = JOB | {"array_jobid": "39000", "array_index": 3}
+    assert fragments.depends_on(JOB | {"jobid": "40200", "dependencies": text}, task) == waits
+
+
 def test_words_of_others_are_no_markup():
     words = (
         fragments.job_name(JOB | {"name": HOSTILE}),
@@ -42,6 +80,7 @@ def test_words_of_others_are_no_markup():
         fragments.node_link(HOSTILE, HOSTILE),
         fragments.user_link(HOSTILE),
         fragments.cluster_link(HOSTILE),
+        fragments.dependencies(JOB | {"jobid": HOSTILE, "dependencies": f"done(1) {HOSTILE}"}),
         fragments.state_badge(HOSTILE),
         fragments.usage_bar(UsageBar("CPU", 0.5, "good", HOSTILE)),
         fragments.usage_bar(UsageBar("CPU", None, reason=HOSTILE)),
