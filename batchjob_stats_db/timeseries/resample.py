@@ -184,12 +184,15 @@ def rate_series(
     ]
 
 
+_ROUNDED_SECONDS = 0.01  # times of samples are: one may seem later than its interval's end
+
+
 def gauge_points(points: Points, bins: Bins) -> list[Point]:
     """Minimum, mean and maximum of a gauge in each interval."""
     weighted: dict[int, list[tuple[float, float]]] = {}
     for at, value in points:
         if bins.start <= at <= bins.end and math.isfinite(value):
-            weighted.setdefault(bins.index_at(at), []).append((1.0, value))
+            weighted.setdefault(bins.index_at(at - _ROUNDED_SECONDS), []).append((1.0, value))
     return _points(weighted, bins)
 
 

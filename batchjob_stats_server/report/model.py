@@ -13,6 +13,7 @@ from batchjob.runtime.formatting import energy, format_count, format_duration, s
 from batchjob.schedulers.submission import NextRequest
 from batchjob_stats_db.measure.job_usage import CAVEATS, NO_SAMPLES, RUNNING, THREADS_SAMPLED
 from batchjob_stats_db.measure.node_usage import UNIDENTIFIED
+from batchjob_stats_db.queries.efficiency import ACCOUNTING
 
 
 @dataclass(frozen=True)
@@ -291,9 +292,10 @@ class Report:
         and that threads are the most seen, which no figure of a report depends on.
         """
         elsewhere = {NO_SAMPLES, THREADS_SAMPLED, *([RUNNING] if self.interim else [])}
-        return tuple(
-            CAVEATS.get(word, word) for word in self.basis.caveats if word not in elsewhere
-        )
+        told = [CAVEATS.get(word, word) for word in self.basis.caveats if word not in elsewhere]
+        if self.use.cpu_basis == ACCOUNTING:  # the total is known
+            told = [each.replace("CPU time, IO and energy", "IO and energy") for each in told]
+        return tuple(told)
 
 
 Row = Mapping[Any, Any]

@@ -38,6 +38,8 @@ from tests.batchjob_stats_server.job_figure_cases import (
     START,
     with_absolute_times,
 )
+from tests.batchjob_stats_server.pages.conftest import element_text, parse_page
+from tests.batchjob_stats_server.pages.test_pages import table_rows
 
 DASHBOARDS = Path(__file__).parents[2] / "grafana/dashboards/infinity"
 
@@ -253,6 +255,19 @@ def test_waste_sums(figures, get, cluster):
     known_ratios.pop("memory", None)  # these pages have CPUs and GPUs
     for page in (cluster_page, get("/admin", user="root", cluster=())):
         assert {share(each) for each in known_ratios.values()} <= set(percentages(page))
+
+
+@pytest.mark.parametrize("cluster", ["completely measured"])
+def test_memory_used_is_the_peak_on_the_usage_page_as_in_lists(get):
+    """Its mean was 5 of 8 GiB, which is another figure."""
+    (row,) = get("/api/v1/usage", by="user").json()
+    assert row["memory_byte_seconds"] == pytest.approx(5 / 8 * row["memory_allocated_byte_seconds"])
+    (job,) = get("/api/v1/jobs").json()
+    page = parse_page(get("/usage"))
+    titles = [element_text(each) for each in page.findall(".//table[@class='sticky']/thead/tr/th")]
+    ((*cells,),) = table_rows(page, "By user")
+    assert cells[0] == "bob"
+    assert cells[titles.index("Memory used")].startswith(share(job["memory_efficiency"]))
 
 
 def test_mean_waits(figures, get):

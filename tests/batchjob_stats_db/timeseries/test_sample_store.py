@@ -51,6 +51,26 @@ def test_node_recorded_twice_is_counted_once(tmp_path):
     assert measured_values(history, Statistic.TOTAL, "cpu_seconds_total") == [90]
 
 
+def test_a_curve_with_enough_points_has_each_sample(tmp_path):
+    """Also where the samples' rounded times are next to the ends of the intervals."""
+    header, number = ALICE._replace(interval_seconds=29.9848), 660
+    writer = Writer(folder_of(tmp_path, "1"), header, T)
+    for each in range(1, number + 1):
+        at = round(T + header.interval_seconds * each, 2)
+        writer.write(JobSample(at, {USER: 10.0 * each, MEMORY: 4096.0 * each}))
+    writer.close()
+    window = WINDOW._replace(until=T + 19_790, end=T + 19_790)
+    for kind, metric in (
+        (SeriesKind.GAUGE, "memory_current_bytes"),
+        (SeriesKind.RATE, "cpu_seconds_total"),
+    ):
+        query = SeriesQuery(f"batchjob_job_{metric}", kind, {"jobid": ("1",)})
+        (series,) = SampleHistory(tmp_path).job_series(query, window, 3000)
+        assert len(series.points) == number
+        (series,) = SampleHistory(tmp_path).job_series(query, window, 60)
+        assert len(series.points) == 60
+
+
 def test_samples_written_later_are_seen(tmp_path):
     writer = Writer(folder_of(tmp_path, "1"), ALICE, T)
     history = SampleHistory(tmp_path)

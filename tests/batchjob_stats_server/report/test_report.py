@@ -136,6 +136,21 @@ def test_caveats_are_explained():
     assert "nodes missing" not in text
 
 
+@pytest.mark.parametrize(
+    ("accounted", "told"),
+    [
+        (None, "CPU time, IO and energy may be too low"),
+        (51_840.0, "; IO and energy may be too low"),
+    ],
+)
+def test_cpu_time_that_accounting_knows_is_not_said_to_be_too_low(accounted, told):
+    """As of a run whose children did the work after its last sample."""
+    given = {"usage_caveats": "running, nodes missing", "usage_until_time": T + 3600}
+    report = report_of(**given, usage_coverage=0.5, cpu_seconds=accounted)
+    assert told in " ".join(written.as_text(report).split())
+    assert ("CPU time, IO" in " ".join(report.caveats())) == (accounted is None)
+
+
 def test_missing_measurements_are_mentioned_once():
     given = {**UNMEASURED, "usage_caveats": "no samples"}
     text = " ".join(written.as_text(report_of(**given, cpu_seconds=28_800.0)).split())
