@@ -47,9 +47,6 @@ def migrate(engine: Engine, target: str = "head") -> tuple[str, str]:
             schema.metadata.create_all(connection)
             command.stamp(settings, "head")
         after = revision.read_revision(connection)
-    if engine.dialect.name == "sqlite":
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(sa.text("ANALYZE"))
     return before, after
 
 

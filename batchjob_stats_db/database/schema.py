@@ -24,10 +24,11 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from batchjob.judgements import FAILED_STATES
 from batchjob.quantities.gpu import PROFILE_RATIOS
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0016"
+REVISION = "0017"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -187,6 +188,11 @@ _partial_index(
 _partial_index(
     "ix_job_usage_due", job.c.usage_due_time.is_not(None), job.c.cluster, job.c.usage_due_time
 )
+_failed = job.c.state.in_([sa.literal_column(f"'{state.value}'") for state in FAILED_STATES])
+HAS_FAILED = _failed & job.c.start_time.is_not(None)
+"""Whether a job ran and failed: what databases find by an index if it is written like this."""
+_counted = (job.c[name] for name in ("cluster", "end_time", "start_time", "state", "username"))
+_partial_index("ix_job_failed", HAS_FAILED, *_counted)
 # Runs longer than a day and longer than a week, for the days they overlap (measure/daily_sums.py).
 for _name, _seconds in (("ix_job_over_day", 86400), ("ix_job_over_week", 604800)):
     _long = sa.text(f"end_time - start_time > {_seconds}")

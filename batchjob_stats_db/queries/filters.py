@@ -102,8 +102,14 @@ def index_conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnEle
     if which.running:
         conditions += [_job.end_time.is_(None), _job.state.in_(RUNNING_STATES)]
     elif which.states and {*which.states} <= {*RUNNING_STATES, JobState.PENDING}:
-        conditions.append(_job.end_time.is_(None))
+        conditions += [_job.end_time.is_(None), _job.state.in_(which.states)]
     return conditions
+
+
+def needs_figures(which: Filter) -> bool:
+    """Whether the row conditions compare figures, which more tables than `job` are read for."""
+    ends = [f"{name}_at_{end}" for name in _RANGES for end in ("least", "most")]
+    return any(getattr(which, end) is not None for end in ends)
 
 
 def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
@@ -119,7 +125,7 @@ def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
     if which.state_words:
         conditions.append(_job.state_word.in_(which.state_words))
     for name, column in _RANGES.items():
-        minimum, maximum = wanted.get(f"{name}_at_least"), wanted.get(f"{name}_at_most")
+        minimum, maximum = wanted[f"{name}_at_least"], wanted[f"{name}_at_most"]
         if minimum is not None:
             conditions.append(column >= minimum)
         if maximum is not None:

@@ -21,6 +21,7 @@ from batchjob_stats_db.queries.filters import (
     Filter,
     clusters_to_query,
     index_conditions,
+    needs_figures,
     row_conditions,
 )
 
@@ -112,25 +113,20 @@ def count_jobs(
     db: Connection, access: Access, which: Filter, *, exactly: bool = False
 ) -> tuple[int, bool]:
     """How many jobs match, and whether these are all; at most MOST_COUNTED unless exactly."""
-    filters = row_conditions(which)
-    limit = None if exactly else _MOST_LOOKED_AT if filters else MOST_COUNTED + 1
+    filters, most = row_conditions(which), None if exactly else MOST_COUNTED + 1
+    looked_at = _MOST_LOOKED_AT if filters and not exactly else most
     source, candidates = _candidates(db, access, which)
-    found = sa.select(_job.id).select_from(source).where(*candidates).limit(limit)
-    matching = found
-    if filters:
-        candidate = (
-            found.subquery()
-        )  # in the FROM clause, so that it is read no further than needed
-        jobs = candidate.join(schema.job, _job.id == candidate.c.id)
-        matching = sa.select(_job.id).select_from(with_figures(jobs)).where(*filters)
-        matching = matching.limit(None if exactly else MOST_COUNTED + 1)
-    number, looked_at = (
-        db.scalar(sa.select(sa.func.count()).select_from(each.subquery())) or 0
-        for each in (matching, found)
-    )
-    if exactly or (number <= MOST_COUNTED and looked_at != limit):
+    tables = with_figures(source) if needs_figures(which) else source
+    fits = sa.and_(sa.true(), *filters).label("fits")
+    found = sa.select(fits).select_from(tables).where(*candidates).limit(looked_at).subquery()
+    number = _count(db, sa.select(found).where(found.c.fits).limit(most).subquery())
+    if exactly or (number <= MOST_COUNTED and not (filters and _count(db, found) == looked_at)):
         return number, True
     return min(number, MOST_COUNTED), False
+
+
+def _count(db: Connection, rows: sa.Subquery) -> int:
+    return db.scalar(sa.select(sa.func.count()).select_from(rows)) or 0
 
 
 # Rows by ids
@@ -405,8 +401,7 @@ def check_row_limit(
     db: Connection, source: Any, candidates: Sequence[ColumnElement[bool]], what: str
 ) -> None:
     some = sa.select(_job.id).select_from(source).where(*candidates).limit(MOST_READ + 1)
-    count = db.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar() or 0
-    if count > MOST_READ:
+    if _count(db, some.subquery()) > MOST_READ:
         raise TooManyError(
             f"for {what} more than {MOST_READ} jobs would have to be read; "
             "narrow the query by start or end time, user, account, node or running"

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob.judgements import FAILED_STATES, RUNNING_STATES, unused_cpu_seconds
+from batchjob.judgements import RUNNING_STATES, unused_cpu_seconds
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.rollup import waits
@@ -107,7 +107,7 @@ def _failed_since(by: ColumnElement[Any]) -> sa.Select[Any]:
         sa.func.count(job.username.distinct()).label("users"),
     ).where(
         job.cluster == sa.bindparam("cluster"), job.end_time >= sa.bindparam("since"),
-        job.state.in_(FAILED_STATES), job.start_time.is_not(None),
+        schema.HAS_FAILED,
     )  # fmt: skip
 
 

@@ -1,13 +1,10 @@
 """Finding jobs by ids as users write them."""
 
 import pytest
-import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
-from batchjob_stats_db.database.engine import parse_url, reader_engine
-from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs, members_of
-from tests.batchjob_stats_server import example_site
+from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs
 
 UUIDS = ("0f3a2b1c-aaaa-4bbb-8ccc-123456789abc", "0f3a2b1c-aaab-4bbb-8ccc-123456789abc")
 
@@ -66,26 +63,3 @@ def test_jobs_of_other_users_are_not_found(db):
     carol = Access((ClusterLogin("c1", "carol"),))
     assert find_jobs(db, carol, "4_7") == []
     assert find_jobs(db, carol, "0f3a2b1c") == []
-
-
-def test_find_jobs_of_a_user_uses_the_id_index_without_statistics(tmp_path):
-    example_site.make(tmp_path / "jobs.db", 40)
-    engine = reader_engine(parse_url(f"sqlite:///{tmp_path}/jobs.db"))
-    statements = []
-    sa.event.listen(
-        engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2:4])
-    )
-    with engine.connect() as db:
-        carol = Access((ClusterLogin("", "carol"),))
-        find_jobs(db, carol, "40003")
-        members_of(db, carol, "39000")
-        plans = [
-            [step[3] for step in db.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", parameters)]
-            for query, parameters in tuple(statements)
-            if "username =" in query
-        ]
-    engine.dispose()
-    assert len(plans) == 3  # by its own id, as tasks of an array, as parts of a het job
-    for plan in map(" ".join, plans):
-        assert "jobid=?" in plan
-        assert "username=?" not in plan
