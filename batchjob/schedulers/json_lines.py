@@ -58,10 +58,10 @@ class Jsonl:
         """See AccountingSource. The end of a job is a line of its own: `unfinished` is not used."""
         del unfinished
         covered = 0
-        for chunk in follow(self._files(), watermark):
+        for lines, position, _ in follow(self._files(), watermark):
             jobs: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
-            for raw in chunk.lines:
+            for raw in lines:
                 if not raw.strip():
                     continue
                 line = raw[:RAW_LIMIT].decode("utf-8", "backslashreplace")
@@ -75,7 +75,7 @@ class Jsonl:
                 covered = max(covered, int(latest))
                 if parse_errors:
                     quarantine.append(quarantined_row(_SOURCE, "; ".join(parse_errors), line))
-            yield Batch(merge_by_key(jobs), tuple(quarantine), chunk.watermark, covered)
+            yield Batch(merge_by_key(jobs), tuple(quarantine), position, covered)
 
     def _files(self) -> list[Path]:
         try:

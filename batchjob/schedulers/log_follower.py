@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers.accounting import SourceError
@@ -21,12 +21,8 @@ _MAX_LINE_BYTES = 64 * 1024 * 1024  # maximum bytes of a line; longer lines are 
 _HEAD_BYTES = 1024
 
 
-class Chunk(NamedTuple):
-    """Some lines, without line ends, and the watermark after them."""
-
-    lines: tuple[bytes, ...]
-    watermark: str
-    is_cut: bool = False  # the file ends within the last line
+Chunk = tuple[tuple[bytes, ...], str, bool]
+"""Lines without line ends, the watermark after them, and whether the file ends within the last."""
 
 
 def watermark_since(since: int) -> str:
@@ -109,13 +105,13 @@ def _read_chunks(
             break
         is_full = len(lines) >= _CHUNK_LINES or offset - begin >= _CHUNK_BYTES
         if is_full and begins_record(line):
-            yield Chunk(tuple(lines), _format_watermark(file, inode, offset))
+            yield tuple(lines), _format_watermark(file, inode, offset), False
             file.seek(offset + len(line))
             lines, begin = [], offset
         offset += len(line)
         lines.append(line.rstrip(b"\r\n"))
     is_cut = bool(lines) and not is_complete and not last
-    yield Chunk(tuple(lines), _format_watermark(file, inode, offset), is_cut)
+    yield tuple(lines), _format_watermark(file, inode, offset), is_cut
 
 
 def _format_watermark(file: BinaryIO, inode: int, offset: int) -> str:

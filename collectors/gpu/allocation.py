@@ -73,39 +73,27 @@ class Allocation(NamedTuple):
     trusted: bool = False  # stated by root or the kernel, not by the user's environment
 
 
-class Site(NamedTuple):
-    """What the site's options say about the numbering of GPUs."""
-
-    slurm_numbers: str = "index"  # or "minor"
-    pbs_homes: tuple[str, ...] = ()
-
-
 class AllocationContext(NamedTuple):
-    """The state of the node that is read once for all jobs."""
+    """The state of the node that is read once for all jobs, and what the options say of it."""
 
     table: GpuTable
-    site: Site
     prolog_files: Mapping[str, frozenset[str]]  # job id → names of files
     capability_major: int | None  # of /dev/nvidia-caps/*
     hostname: str
+    slurm_numbers: str = "index"  # or "minor"
+    pbs_homes: tuple[str, ...] = ()
     # Of the jobs whose device programs say it; see `AllottedDevices`.
     allotted: Mapping[JobName, frozenset[Device]] = MappingProxyType({})
     cgroupfs: str = "/sys/fs/cgroup"
 
 
 def read_context(
-    host: Host, table: GpuTable, site: Site, prolog_files: Mapping[str, frozenset[str]]
+    host: Host, table: GpuTable, prolog_files: Mapping[str, frozenset[str]]
 ) -> AllocationContext:
     """Read what does not depend on a job."""
-    hostname = read_text(f"{host.procfs}/sys/kernel/hostname")
-    return AllocationContext(
-        table,
-        site,
-        prolog_files,
-        read_device_majors(host).get("nvidia-caps"),
-        hostname.partition(".")[0],
-        cgroupfs=host.cgroupfs,
-    )
+    hostname = read_text(f"{host.procfs}/sys/kernel/hostname").partition(".")[0]
+    major = read_device_majors(host).get("nvidia-caps")
+    return AllocationContext(table, prolog_files, major, hostname, cgroupfs=host.cgroupfs)
 
 
 def allocations(holder: JobHolder, context: AllocationContext) -> list[Allocation]:
@@ -114,19 +102,17 @@ def allocations(holder: JobHolder, context: AllocationContext) -> list[Allocatio
     If the kernel enforces the job's devices, its environment says nothing about them.
     """
     is_enforced = holder.name in context.allotted
-    statements = (source(holder, context) for source in SOURCES)
     return [
-        each
-        for each in statements
-        if each is not None and (each.units or each.unknown) and (each.trusted or not is_enforced)
+        stated._replace(trusted=is_trusted)
+        for source, is_trusted in SOURCES
+        if (is_trusted or not is_enforced) and (stated := source(holder, context))
+        if stated.units or stated.unknown
     ]
 
 
 def _from_prolog(holder: JobHolder, context: AllocationContext) -> Allocation | None:
     names = context.prolog_files.get(holder.name.jobid, frozenset())
-    return _mark_trusted(
-        _resolve("prolog", sorted(names), lambda name: _units_of_job_file(context.table, name))
-    )
+    return _resolve("prolog", sorted(names), lambda name: _units_of_job_file(context.table, name))
 
 
 def _units_of_job_file(table: GpuTable, name: str) -> tuple[Unit, ...]:
@@ -143,12 +129,8 @@ def _from_scheduler_files(holder: JobHolder, context: AllocationContext) -> Allo
     gpus_from_files = registry.job_manager(holder.name.manager).gpus_from_files
     if gpus_from_files is None:
         return None
-    names = gpus_from_files(context.site.pbs_homes, holder.name.jobid, context.hostname)
-    return _mark_trusted(_resolve_names(names, holder, context)) if names else None
-
-
-def _mark_trusted(allocation: Allocation | None) -> Allocation | None:
-    return allocation and allocation._replace(trusted=True)
+    names = gpus_from_files(context.pbs_homes, holder.name.jobid, context.hostname)
+    return _resolve_names(names, holder, context) if names else None
 
 
 def _resolve_names(
@@ -182,7 +164,7 @@ def _from_devices(holder: JobHolder, context: AllocationContext) -> Allocation |
             # The device of a GPU in MIG mode is shared by its instances; the capabilities state
             # which of them are allowed.
             units.update(unit for unit in gpus if not unit.gpu.partitioned)
-    return Allocation("devices", frozenset(units), trusted=True) if units else None
+    return Allocation("devices", frozenset(units)) if units else None
 
 
 def _devices_of_v1(holder: JobHolder) -> frozenset[Device]:
@@ -229,7 +211,7 @@ def _units_at_position(context: AllocationContext, word: str) -> tuple[Unit, ...
     if not _is_number(word):
         return context.table.by_name(word)
     number = int(word)
-    if context.site.slurm_numbers == "minor":
+    if context.slurm_numbers == "minor":
         return context.table.by_minor(number)
     return context.table.by_index(number)
 
@@ -328,11 +310,13 @@ def _resolve(
     )
 
 
-SOURCES: tuple[Callable[[JobHolder, AllocationContext], Allocation | None], ...] = (
-    _from_devices,
-    _from_prolog,
-    _from_scheduler_files,
-    _from_scheduler_variables,
-    _from_cuda,
-    _from_rocr,
+_Source = Callable[[JobHolder, AllocationContext], Allocation | None]
+SOURCES: tuple[tuple[_Source, bool], ...] = (
+    (_from_devices, True),
+    (_from_prolog, True),
+    (_from_scheduler_files, True),
+    (_from_scheduler_variables, False),
+    (_from_cuda, False),
+    (_from_rocr, False),
 )
+"""The sources, and whether root or the kernel states what they say."""

@@ -13,7 +13,7 @@ from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, one_of, with_metavar
 from collectors.collector import Collector, CollectorModule
 from collectors.gpu import checkpoint
-from collectors.gpu.allocation import AllottedDevices, Site, read_context
+from collectors.gpu.allocation import AllottedDevices, read_context
 from collectors.gpu.busy import LONGEST_INTERVAL_SECONDS
 from collectors.gpu.checkpoint import GpuCounters
 from collectors.gpu.devices import Gpu, GpuTable, Unit, read_mig_minors
@@ -90,7 +90,6 @@ class GpuCollector:
         self._host = host
         self._options = options
         self._jobs = jobs
-        self._site = Site(options.slurm_numbers, options.pbs_home)
         self._prolog_files = PrologFiles(options.job_files)
         self._allotted = AllottedDevices(host)
         self._vendors = vendors(host, options.interval)
@@ -263,9 +262,12 @@ class GpuCollector:
         table = self._update_table(tuple(each.gpu for each in gpus))
         readings = {each.gpu.uuid: each.observed.value for each in gpus if each.observed}
         holders = self._jobs.holders() if self._jobs else []
-        context = read_context(self._host, table, self._site, self._prolog_files.read())
-        allotted = self._allotted.of_jobs(holders, table, context.capability_major)
-        context = context._replace(allotted=allotted)
+        context = read_context(self._host, table, self._prolog_files.read())
+        context = context._replace(
+            slurm_numbers=self._options.slurm_numbers,
+            pbs_homes=self._options.pbs_home,
+            allotted=self._allotted.of_jobs(holders, table, context.capability_major),
+        )
         self._last_map = build_map(holders, context, readings, self._last_map)
         return self._last_map
 

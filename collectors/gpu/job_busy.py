@@ -38,13 +38,6 @@ class FreeGpuTime(NamedTuple):
     observed_seconds: float = 0.0
 
 
-class _Part(NamedTuple):
-    """The fractions of a sample that are a job's: of the work in it, and of its time."""
-
-    work: float
-    time: float
-
-
 @dataclass
 class Tenure:
     """The time in which a job held a GPU, in epoch seconds."""
@@ -140,9 +133,9 @@ class JobBusyCounters:
                 self.free_on_node.busy_seconds + sample.busy_seconds,
                 self.free_on_node.observed_seconds + seconds,
             )
-        for job, part in parts.items():
-            time = seconds * part.time
-            busy = {"busy_seconds": sample.busy_seconds * part.work, "observed_seconds": time}
+        for job, (work, part) in parts.items():
+            time = seconds * part
+            busy = {"busy_seconds": sample.busy_seconds * work, "observed_seconds": time}
             if job in exposed:
                 self._add((job, uuid, ""), {f"{reason}_seconds": time} if reason else busy)
 
@@ -155,12 +148,12 @@ class JobBusyCounters:
         """
         parts, reason = self._parts(key, sample)
         values, seconds = sample.values, sample.values[PROFILED_SECONDS]
-        for job, part in parts.items() if not reason else ():
-            own = {name: value * part.work for name, value in values.items()}
-            own[PROFILED_SECONDS] = seconds * part.time
+        for job, (work, part) in parts.items() if not reason else ():
+            own = {name: value * work for name, value in values.items()}
+            own[PROFILED_SECONDS] = seconds * part
             ratios = {name: values[of] / seconds for name, of in PROFILE_PEAKS.items()}
             if job in exposed:
-                peaks = ratios if part.work == 1.0 else {}
+                peaks = ratios if work == 1.0 else {}
                 self._add((job, uuid, sample.gpu_instance), own, peaks)
 
     def _add_free_time(
@@ -218,8 +211,8 @@ class JobBusyCounters:
         tenures = self.tenures.get(key, {})
         return {job: each for job, each in tenures.items() if each.overlaps(sample)}
 
-    def _parts(self, key: str, sample: _Sample) -> tuple[dict[JobName, _Part], str]:
-        """The part of each holder, and why their use cannot be told ("": it can).
+    def _parts(self, key: str, sample: _Sample) -> tuple[dict[JobName, tuple[float, float]], str]:
+        """Each holder's part of the work in a sample and of its time; why not told ("": it is).
 
         The work in a sample is its only holder's, or divided by time among jobs that followed one
         another.
@@ -231,7 +224,7 @@ class JobBusyCounters:
         is_shared = any(one.ended > other.began for one, other in pairwise(in_turn))
         only = len(tenures) == 1
         times = {job: each.fraction_of(sample) for job, each in tenures.items()}
-        parts = {job: _Part(1.0 if only else time, time) for job, time in times.items()}
+        parts = {job: (1.0 if only else time, time) for job, time in times.items()}
         return parts, "mps" if under_mps else "shared" if is_shared else ""
 
 

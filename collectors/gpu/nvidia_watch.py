@@ -10,7 +10,7 @@ a load with a period of 0.1 s.
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from batchjob.runtime.background import PeriodicTask
 from collectors.gpu import nvml
@@ -31,18 +31,11 @@ HANGS_AFTER_SECONDS = 5.0
 _KEPT_POINTS = 700  # a minute of power, and of changes of the processes
 
 
-class PowerPoint(NamedTuple):
-    """The integral of a GPU's power, up to a moment in monotonic seconds."""
-
-    at: float
-    joules: float
-
-
 class Watch:
     """What one thread reads of one GPU; it may be read by any."""
 
     def __init__(self, driver: "NvidiaGpus", index: int) -> None:
-        self.power: deque[PowerPoint] = deque(maxlen=_KEPT_POINTS)
+        self.power: deque[tuple[float, float]] = deque(maxlen=_KEPT_POINTS)
         self.processes: tuple[GpuProcess, ...] | None = None
         self.changes: deque[tuple[str, tuple[GpuProcess, ...]]] = deque(maxlen=_KEPT_POINTS)
         self.counts_rates = False  # the driver keeps no samples of the GPU's utilisation
@@ -138,15 +131,15 @@ class Watch:
         else:
             self._joules += (before + watts) / 2 * seconds
         self._watts_at = at
-        if not self.power or at - self.power[-1].at >= STEP_SECONDS * 0.9:
-            self.power.append(PowerPoint(at, self._joules))
+        if not self.power or at - self.power[-1][0] >= STEP_SECONDS * 0.9:
+            self.power.append((at, self._joules))
 
-    def power_until(self, now: float) -> tuple[PowerPoint, ...]:
-        """The integral up to now, with the last power from its sample on."""
+    def power_until(self, now: float) -> tuple[tuple[float, float], ...]:
+        """Moments and the integral up to each, with the last power from its sample to now."""
         points, watts, at = tuple(self.power), self._watts, self._watts_at
         if watts is None or not points or not 0 < now - at <= 2 * _LONGEST_STEP_SECONDS:
             return points
-        return (*points, PowerPoint(now, self._joules + watts * (now - at)))
+        return (*points, (now, self._joules + watts * (now - at)))
 
     def _follow(self, processes: tuple[GpuProcess, ...] | None) -> None:
         listed = {each.pid for each in processes or ()}

@@ -9,7 +9,7 @@ take 0.3 s while a profiler attaches, therefore each GPU has a thread for this.
 import math
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from batchjob.quantities.gpu import PROFILED_SECONDS
 from batchjob.runtime.background import PeriodicTask
@@ -39,11 +39,8 @@ _NVLINK_FIELD, _ALL_LINKS = 138, 0xFFFFFFFF
 _MEBIBYTE = 2**20
 
 
-class _Sampled(NamedTuple):
-    """Of which part a sample is, and when it was taken."""
-
-    gpu_instance: int | None
-    at: float  # monotonic seconds
+_Sampled = tuple[int | None, float]
+"""Of which GPU instance a sample is (None: of the whole GPU), and its monotonic seconds."""
 
 
 class Profiler:
@@ -114,17 +111,17 @@ class Profiler:
         if not self._metrics or not parts:
             self._start = None
             return PAUSE_SECONDS
-        if self._start and self._start.gpu_instance in parts:
-            later = self._take(pynvml, self._start.gpu_instance, self._later)
+        if self._start and self._start[0] in parts:
+            later = self._take(pynvml, self._start[0], self._later)
             means = self._means(pynvml) if later else {}
             if math.isnan(means.get(_DRAM, 0.0)):
                 return STEP_SECONDS  # both samples are of one snapshot of the driver's
             if later:
-                self._add(gpu.uuid, means, later, later.at - self._start.at)
+                self._add(gpu.uuid, means, later[0], later[1] - self._start[1])
             self._earlier, self._later, self._start = self._later, self._earlier, later
         self._turn += 1
         part = parts[self._turn % len(parts)]
-        if self._start is None or self._start.gpu_instance != part:
+        if self._start is None or self._start[0] != part:
             self._start = self._take(pynvml, part, self._earlier)
         return STEP_SECONDS if self._start else PAUSE_SECONDS
 
@@ -134,11 +131,11 @@ class Profiler:
             taken = self._optional(pynvml.nvmlGpmSampleGet, self._handle, sample)
         else:
             taken = self._optional(pynvml.nvmlGpmMigSampleGet, self._handle, part, sample)
-        return None if taken is None else _Sampled(part, self._driver.host.monotonic())
+        return None if taken is None else (part, self._driver.host.monotonic())
 
     def _means(self, pynvml: Any) -> dict[str, float]:
         """The means of a pair; nothing if the driver does not give them all."""
-        is_whole = self._start is not None and self._start.gpu_instance is None
+        is_whole = self._start is not None and self._start[0] is None
         wanted = self._metrics if is_whole else _PERCENT
         request = pynvml.c_nvmlGpmMetricsGet_t()
         request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
@@ -153,7 +150,7 @@ class Profiler:
             if each.nvmlReturn == 0
         }
 
-    def _add(self, uuid: str, means: Mapping[str, float], later: _Sampled, seconds: float) -> None:
+    def _add(self, uuid: str, means: Mapping[str, float], part: int | None, seconds: float) -> None:
         """Count a pair, if its values are possible."""
         is_possible = means and all(0 <= each < math.inf for each in means.values())
         if not is_possible or seconds > _LONGEST_PAIR_SECONDS:
@@ -162,7 +159,7 @@ class Profiler:
             name: (min(mean, 100.0) / 100 if name in _PERCENT else mean * _MEBIBYTE) * seconds
             for name, mean in means.items()
         }
-        now, part = self._driver.host.clock(), later.gpu_instance
+        now = self._driver.host.clock()
         sample = ProfileSample(now - seconds, now, "" if part is None else str(part), values)
         self.recent.append(sample)
         self._driver.add_profile(uuid, sample)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.gpu.allocation import AllocationContext, Site, allocations, read_context
+from collectors.gpu.allocation import AllocationContext, allocations, read_context
 from collectors.gpu.devices import Gpu, GpuTable, Instance
 from collectors.gpu.job_files import PrologFiles
 from collectors.host import Host
@@ -79,7 +79,7 @@ class Case(NamedTuple):
     expected: tuple[str, ...]
     source: str = ""
     unknown: tuple[str, ...] = ()
-    site: Site = Site()
+    numbers: str = "index"
     devices: str = ""
 
 
@@ -104,7 +104,7 @@ CASES = (
     Case("Slurm's devices.list always allows all", "slurm", PLAIN,
          ({"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},), (), devices=EVERYTHING),
     Case("gres by file name: minors", "slurm", CROSSED, (BATCH | {"SLURM_JOB_GPUS": "0"},),
-         ("2",), "SLURM_JOB_GPUS", site=Site(slurm_numbers="minor")),
+         ("2",), "SLURM_JOB_GPUS", numbers="minor"),
     Case("gres by NVML: indexes", "slurm", CROSSED, (BATCH | {"SLURM_JOB_GPUS": "0"},),
          ("0",), "SLURM_JOB_GPUS"),
     Case("a GPU that is not there", "slurm", PAIR, (BATCH | {"SLURM_JOB_GPUS": "1,7"},),
@@ -195,7 +195,7 @@ def test_allocation(case, tmp_path):
     if case.devices:
         (tmp_path / "devices.list").write_text(case.devices)
     holder = job(case.manager, case.environs, directories=(str(tmp_path),))
-    context = AllocationContext(case.table, case.site, {}, 508, "gpu01")
+    context = AllocationContext(case.table, {}, 508, "gpu01", case.numbers)
     candidates = allocations(holder, context)
     best = next((each for each in candidates if each.units), candidates[0] if candidates else None)
     if best is None:
@@ -237,7 +237,7 @@ def prolog(tmp_path):
     ],
 )
 def test_prolog_files_in_the_format_of_dcgm_exporter(prolog, jobid, table, expected, unknown):
-    context = read_context(Host(), table, Site(), PrologFiles(prolog).read())
+    context = read_context(Host(), table, PrologFiles(prolog).read())
     (found,) = allocations(job(jobid=jobid), context)
     assert (found.source, unit_names(found.units), found.unknown) == ("prolog", expected, unknown)
 
@@ -270,7 +270,7 @@ def test_pbs_and_torque_files(tmp_path):
         f"PBS_JOBID=1.pbs01\nCUDA_VISIBLE_DEVICES={uuid(2)}\n"
     )
     (tmp_path / "aux/2.pbs01gpu").write_text("gpu01-gpu3\ngpu02-gpu0\n")
-    context = AllocationContext(PLAIN, Site(pbs_homes=(str(tmp_path),)), {}, None, "gpu01")
+    context = AllocationContext(PLAIN, {}, None, "gpu01", pbs_homes=(str(tmp_path),))
     environs = ({"CUDA_VISIBLE_DEVICES": uuid(0)},)  # what a user may write there himself
     first, second = allocations(job("pbs", environs, "1.pbs01"), context)
     assert (first.source, unit_names(first.units)) == ("pbs", ("2",))
@@ -288,7 +288,7 @@ def test_recorded_pbs_gpu_jobs(tree):
     table = GpuTable(
         [Gpu("nvidia", n, u, n, f"00000000:0{n}:00.0", "") for n, u in enumerate((first, second))]
     )
-    context = read_context(host, table, Site(), {})
+    context = read_context(host, table, {})
     for jobid, expected in (("11.pbs01", "0"), ("12.pbs01", "1")):
         directory = f"{host.cgroupfs}/devices/pbs_jobs.service/jobid/{jobid}"
         (found,) = allocations(job("pbs", (), jobid, (directory,)), context)
@@ -306,7 +306,7 @@ def test_recorded_pbs_gpu_jobs(tree):
 )  # fmt: skip
 def test_arbitrary_environ_gives_only_gpus_of_the_node(environ):
     for table in (PLAIN, SLICED, RADEON, MIXED):
-        context = AllocationContext(table, Site(), {}, 508, "gpu01")
+        context = AllocationContext(table, {}, 508, "gpu01")
         for each in allocations(job(environs=(environ,)), context):
             assert each.units <= set(table.units)
 
@@ -314,7 +314,7 @@ def test_arbitrary_environ_gives_only_gpus_of_the_node(environ):
 def test_the_kernels_device_program_precedes_all_and_silences_the_environment():
     forged = {**BATCH, "SLURM_JOB_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": uuid(3)}
     holder = JobHolder(JobName("slurm", "1", "u", labels()), 1000, (), (forged,), ())
-    context = AllocationContext(PLAIN, Site(), {"1": frozenset({"1"})}, None, "node")
+    context = AllocationContext(PLAIN, {"1": frozenset({"1"})}, None, "node")
     assert allocations(holder, context)[0].source == "prolog"
     enforced = context._replace(allotted={holder.name: frozenset({(195, 2)})})
     found = allocations(holder, enforced)
@@ -328,6 +328,6 @@ def test_the_kernels_device_program_precedes_all_and_silences_the_environment():
 def test_the_device_program_tells_instances_by_their_capabilities():
     holder = JobHolder(JobName("slurm", "1", "u", labels()), 1000, (), (), ())
     allotted = {holder.name: frozenset({(195, 0), (240, 21), (240, 22)})}
-    context = AllocationContext(SLICED, Site(), {}, 240, "node", allotted)
+    context = AllocationContext(SLICED, {}, 240, "node", allotted=allotted)
     (found,) = allocations(holder, context)
     assert [unit.instance.uuid for unit in found.units] == [MIG_0_1]

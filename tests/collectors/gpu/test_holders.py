@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.gpu.allocation import AllocationContext, Site
+from collectors.gpu.allocation import AllocationContext
 from collectors.gpu.devices import Gpu, GpuTable, Instance
 from collectors.gpu.holders import GpuMap, build_map
 from collectors.gpu.metrics import UTILIZATION
@@ -54,7 +54,7 @@ def unit_name(unit):
 
 def map_jobs(jobs, readings=(), gpus=(), prolog=None):
     context = AllocationContext(
-        GpuTable(gpus or (plain_gpu(0), plain_gpu(1))), Site(), prolog or {}, None, "gpu01"
+        GpuTable(gpus or (plain_gpu(0), plain_gpu(1))), prolog or {}, None, "gpu01"
     )
     found = build_map(jobs, context, {each.gpu.uuid: each for each in readings})
     uses = {
@@ -225,7 +225,7 @@ def test_shares_of_a_gpu_never_exceed_one(jobs, mig):
     gpus = [SLICED if mig else plain_gpu(0), plain_gpu(1)]
     processes = tuple(GpuProcess(pid, 1.0, pid % 3, 0) for pid in range(1, 7))
     holders = [job(str(n), variables, tuple(pids)) for n, (variables, pids) in enumerate(jobs)]
-    context = AllocationContext(GpuTable(gpus), Site(), {}, None, "gpu01")
+    context = AllocationContext(GpuTable(gpus), {}, None, "gpu01")
     found = build_map(holders, context, {g.uuid: reading(g, 0.5, processes) for g in gpus})
     for gpu in gpus:
         holdings = [each for each in found.holdings if each.unit.gpu == gpu]
@@ -234,9 +234,7 @@ def test_shares_of_a_gpu_never_exceed_one(jobs, mig):
 
 def map_confirmed(jobs, readings=(), before=None, prolog=None):
     """The map, and by job the share and whether a source confirms it."""
-    context = AllocationContext(
-        GpuTable((plain_gpu(0), plain_gpu(1))), Site(), prolog or {}, None, "gpu01"
-    )
+    context = AllocationContext(GpuTable((plain_gpu(0), plain_gpu(1))), prolog or {}, None, "gpu01")
     by_uuid = {each.gpu.uuid: each for each in readings}
     found = build_map(jobs, context, by_uuid, previous=before or GpuMap())
     return found, {each.job.jobid: (each.share, each.confirmed) for each in found.holdings}

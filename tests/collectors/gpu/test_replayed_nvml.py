@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import gpu as recorder
 from collectors.gpu import nvml
-from collectors.gpu.allocation import AllocationContext, Site
+from collectors.gpu.allocation import AllocationContext
 from collectors.gpu.devices import GpuTable
 from collectors.gpu.holders import build_map
 from collectors.gpu.metrics import (
@@ -104,7 +104,7 @@ def map_of_jobs(reading, *pids, previous=None):
         JobHolder(make_name("slurm", str(number), "alice"), 1000, (pid,), (), ())
         for number, pid in enumerate(pids)
     ]
-    context = AllocationContext(GpuTable([reading.gpu]), Site(), {}, None, "gpu01")
+    context = AllocationContext(GpuTable([reading.gpu]), {}, None, "gpu01")
     return build_map(jobs, context, {reading.gpu.uuid: reading}, previous=previous)
 
 

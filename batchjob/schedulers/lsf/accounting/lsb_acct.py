@@ -53,11 +53,12 @@ class LsfLog:
     def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
         covered = 0
         phases = parse_phases(log_follower.parse_watermark(watermark))
-        for chunk in log_follower.follow(self._files(), watermark, event_records.begins_record):
+        chunks = log_follower.follow(self._files(), watermark, event_records.begins_record)
+        for lines, state, is_cut in chunks:
             jobs: list[job_records.JobRecord] = []
             quarantine: list[job_records.QuarantinedRow] = []
-            records = list(event_records.join_records(chunk.lines))
-            if chunk.is_cut:  # its last value may be a part of one
+            records = list(event_records.join_records(lines))
+            if is_cut:  # its last value may be a part of one
                 quarantine.append(quarantined_row(self.name, log_follower.CUT, records.pop()))
             for raw in records:
                 line = event_records.split_words(raw)
@@ -78,7 +79,6 @@ class LsfLog:
                 covered = max(covered, int(job.end_time or 0))
                 if parse_errors:
                     quarantine.append(quarantined_row(self.name, "; ".join(parse_errors), raw))
-            state = chunk.watermark
             if phases:
                 state = json.dumps({**log_follower.parse_watermark(state), "phases": phases})
             yield Batch(job_records.merge_by_key(jobs), tuple(quarantine), state, covered)

@@ -106,13 +106,13 @@ class PbsLog:
         last_timestamp, ahead, deleted = _parse_state(watermark)
         if watermark != self._watermark:  # starts elsewhere, perhaps before the remembered runs
             replay.forget_lines(deleted)
-        for chunk in log_follower.follow(files, watermark):
+        for lines, position, is_cut in log_follower.follow(files, watermark):
             records: list[JobRecord] = []
             quarantine: list[QuarantinedRow] = []
             was_ahead = ahead
-            for index, raw in enumerate(chunk.lines, 1):
+            for index, raw in enumerate(lines, 1):
                 text = raw.decode("utf-8", "backslashreplace")
-                if chunk.is_cut and index == len(chunk.lines):  # its last value may be cut as well
+                if is_cut and index == len(lines):  # its last value may be cut as well
                     quarantine.append(quarantined_row(_SOURCE, log_follower.CUT, text))
                     continue
                 problems: list[str] = []
@@ -127,7 +127,7 @@ class PbsLog:
                     quarantine.append(quarantined_row(_SOURCE, "; ".join(problems), text))
             if ahead != was_ahead:
                 log.warning("stamps in %s are %+d s off; set time-zone", self._options.path, ahead)
-            self._watermark = _add_state(chunk.watermark, last_timestamp, ahead, replay.deleted)
+            self._watermark = _add_state(position, last_timestamp, ahead, replay.deleted)
             covered = last_timestamp - ahead
             yield Batch(merge_by_key(records), tuple(quarantine), self._watermark, covered)
         ended = replay.unfinished_after_deletion(self._clock())
