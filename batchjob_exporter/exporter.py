@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from batchjob.runtime.log import LogOnce
-from collectors.collector import Collector, SlowToStart
+from collectors.collector import Collector
 from collectors.metric import Labels, Metric, MetricFamily, labels
 
 log = logging.getLogger(__name__)
@@ -148,8 +148,7 @@ class Exporter:
         """Return when all collectors have first values, after `seconds` at the latest."""
         deadline = time.monotonic() + seconds
         for collector in self.collectors:
-            if isinstance(collector, SlowToStart):
-                collector.wait(deadline - time.monotonic())
+            collector.wait(deadline - time.monotonic())
 
     def stop(self) -> None:
         """Stop all collectors in reverse order: one may use those before it."""

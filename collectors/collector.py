@@ -5,6 +5,7 @@ imported by `build()`.
 """
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
@@ -14,39 +15,27 @@ from collectors.host import Host
 from collectors.metric import Metric, MetricFamily
 
 
-class Collector(Protocol):
-    """One source of families, with the threads it needs."""
-
-    def start(self) -> None:
-        """Start background threads; called once, before the first `collect()`."""
-
-    def stop(self) -> None:
-        """Stop the threads and close what is open; safe to call twice."""
-
-    def collect(self) -> list[MetricFamily]:
-        """The current families. Called from one thread at a time."""
-
-
-class BackgroundCollector:
-    """A collector whose threads run from its start to its stop; some have none."""
+class Collector(ABC):
+    """One source of families, with the threads it needs; some have none."""
 
     threads: Sequence[PeriodicTask] = ()
 
     def start(self) -> None:
+        """Start the threads; called once, before the first `collect()`."""
         for thread in self.threads:
             thread.start()
 
     def stop(self) -> None:
+        """Stop the threads and close what is open; safe to call twice."""
         for thread in self.threads:
             thread.stop()
 
-
-@runtime_checkable
-class SlowToStart(Protocol):
-    """A collector whose first values are available only some time after its start."""
-
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:  # noqa: B027 (most have values at once)
         """Return when the first values are available, after `seconds` at the latest."""
+
+    @abstractmethod
+    def collect(self) -> list[MetricFamily]:
+        """The current families. Called from one thread at a time."""
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ Source: Linux Documentation/filesystems/proc.rst (stat, meminfo). node_exporter 
 import os
 from typing import NamedTuple
 
-from collectors.collector import BackgroundCollector, CollectorModule, NoOptions
+from collectors.collector import Collector, CollectorModule, NoOptions
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
 
@@ -52,7 +52,7 @@ Memory = tuple[float, float | None]
 """Total and available bytes; None: the kernel is older than 3.14."""
 
 
-class NodeCollector(BackgroundCollector):
+class NodeCollector(Collector):
     """Reads /proc/stat and /proc/meminfo through descriptors that stay open."""
 
     def __init__(self, host: Host) -> None:

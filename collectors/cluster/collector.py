@@ -20,7 +20,7 @@ from collectors.cluster import changes
 from collectors.cluster.job_metrics import JobsReading
 from collectors.cluster.metrics import AGE, DAMAGED, ERRORS, INFO, METRICS, families
 from collectors.cluster.node_metrics import NodesReading
-from collectors.collector import BackgroundCollector, CollectorModule
+from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import MetricFamily, labelled_family
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 __all__ = ["METRICS", "ClusterOptions", "find_readers"]
 
 
-class Cluster(BackgroundCollector):
+class Cluster(Collector):
     """Reads the parts of a cluster's state and exposes the last reading of each."""
 
     def __init__(

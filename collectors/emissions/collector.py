@@ -1,6 +1,6 @@
 """Exposes emission factors as metrics and provides them to the energy collector."""
 
-from collectors.collector import CollectorModule
+from collectors.collector import Collector, CollectorModule
 from collectors.emissions.providers.registry import credit
 from collectors.emissions.site_factors import EmissionsOptions, SiteFactors
 from collectors.metric import Metric, MetricFamily, join, labels
@@ -24,7 +24,7 @@ ERRORS = Metric("batchjob_emission_factor_errors_total", "counter",
 METRICS = (FACTOR, AGE, ESTIMATED, INFO, ERRORS)
 
 
-class EmissionsCollector(SiteFactors):
+class EmissionsCollector(SiteFactors, Collector):
     """Exposes the factors that are valid now."""
 
     def collect(self) -> list[MetricFamily]:

@@ -9,7 +9,7 @@ from batchjob.runtime.background import PeriodicTask
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, number, one_of
-from collectors.collector import BackgroundCollector, Collector, CollectorModule
+from collectors.collector import Collector, CollectorModule
 from collectors.emissions.providers.provider import CurrentFactors, EmissionFactor
 from collectors.energy import checkpoint
 from collectors.energy.ledger import EnergyAccounts, IdlePower, Ledger
@@ -54,7 +54,7 @@ class EnergyOptions:
     # fmt: on
 
 
-class EnergyCollector(BackgroundCollector):
+class EnergyCollector(Collector):
     """Chooses the meter, keeps the ledger, and exposes the accounts of the last tick."""
 
     def __init__(self, host: Host, options: EnergyOptions, built: Mapping[str, Collector]) -> None:

@@ -83,7 +83,7 @@ class _HeldGpu(NamedTuple):
     since: Mapping[tuple[JobName, Unit], Holding]  # who held it since it was read
 
 
-class GpuCollector:
+class GpuCollector(Collector):
     """Reads GPUs in the background; a scrape exposes the last readings."""
 
     def __init__(self, host: Host, options: GpuOptions, jobs: JobsView | None) -> None:

@@ -22,48 +22,28 @@ def _by(metric: Metric, label: str, *values: str) -> dict[str, GpuMetric]:
     return {value: GpuMetric(metric, labels(**{label: value})) for value in values}
 
 
+# fmt: off
 UTILIZATION = GpuMetric(to_metric(gpu.GPU_UTILIZATION))
 MEMORY_USED = GpuMetric(to_metric(gpu.GPU_MEMORY_USED))
 MEMORY_TOTAL = GpuMetric(to_metric(gpu.GPU_MEMORY_TOTAL))
 POWER = GpuMetric(to_metric(gpu.GPU_POWER))
 POWER_LIMIT = GpuMetric(to_metric(gpu.GPU_POWER_LIMIT))
-ENERGY = GpuMetric(
-    _gpu(
-        "energy_joules_total",
-        "counter",
-        "Energy of the whole board since its driver was loaded; integrated from "
-        "power if the GPU has no energy counter.",
-    )
-)
+ENERGY = GpuMetric(_gpu("energy_joules_total", "counter",
+    "Energy of the whole board since its driver was loaded; integrated from power if the GPU has "
+    "no energy counter."))
 TEMPERATURE = GpuMetric(to_metric(gpu.GPU_TEMPERATURE))
-MEMORY_TEMPERATURE = GpuMetric(
-    _gpu("memory_temperature_celsius", "gauge", "Temperature of the GPU's memory.")
-)
+MEMORY_TEMPERATURE = GpuMetric(_gpu("memory_temperature_celsius", "gauge",
+    "Temperature of the GPU's memory."))
 CLOCK = _by(to_metric(gpu.GPU_CLOCK), "clock", "graphics", "sm", "memory", "video")
 ECC = _by(to_metric(gpu.GPU_ECC_ERRORS), "kind", "corrected", "uncorrected")
-THROTTLED = _by(
-    _gpu(
-        "throttle_seconds_total",
-        "counter",
-        "Time for which clocks were throttled, by reason; reasons overlap and must not be added.",
-        "reason",
-    ),
-    "reason",
-    "power",
-    "thermal",
-    "sync_boost",
-    "board_limit",
-    "reliability",
-)
-LOW_UTILIZATION = GpuMetric(
-    _gpu(
-        "low_utilization_seconds_total",
-        "counter",
-        "Time for which clocks were low because the GPU had nothing to do, which is no throttling.",
-    )
-)
+THROTTLED = _by(_gpu("throttle_seconds_total", "counter",
+    "Time for which clocks were throttled, by reason; reasons overlap and must not be added.",
+    "reason"), "reason", "power", "thermal", "sync_boost", "board_limit", "reliability")
+LOW_UTILIZATION = GpuMetric(_gpu("low_utilization_seconds_total", "counter",
+    "Time for which clocks were low because the GPU had nothing to do, which is no throttling."))
 PCIE = _by(to_metric(gpu.GPU_PCIE), "direction", "transmit", "receive")
 NVLINK = _by(to_metric(gpu.GPU_NVLINK), "direction", "transmit", "receive")
+# fmt: on
 
 COUNTED = {
     "busy_seconds": GpuMetric(to_metric(gpu.GPU_BUSY_SECONDS)),
@@ -78,50 +58,24 @@ JOB_COUNTED = {
     for each in gpu.JOB_GPU_COUNTED
 }
 
-QUANTITIES: tuple[GpuMetric, ...] = (
-    UTILIZATION,
-    MEMORY_USED,
-    MEMORY_TOTAL,
-    POWER,
-    POWER_LIMIT,
-    ENERGY,
-    TEMPERATURE,
-    MEMORY_TEMPERATURE,
-    *CLOCK.values(),
-    *ECC.values(),
-    *THROTTLED.values(),
-    LOW_UTILIZATION,
+# fmt: off
+QUANTITIES = (
+    UTILIZATION, MEMORY_USED, MEMORY_TOTAL, POWER, POWER_LIMIT, ENERGY, TEMPERATURE,
+    MEMORY_TEMPERATURE, *CLOCK.values(), *ECC.values(), *THROTTLED.values(), LOW_UTILIZATION,
     *NVLINK.values(),
 )
-
-INFO = _gpu(
-    "info",
-    "gauge",
-    "1 for each known GPU and MIG instance, even while it does not answer.",
-    "pci_bus_id",
-    "minor",
-    "name",
-    "vendor",
-    "profile",
-    "mig_uuid",
-)
+INFO = _gpu("info", "gauge",
+    "1 for each known GPU and MIG instance, even while it does not answer.", "pci_bus_id", "minor",
+    "name", "vendor", "profile", "mig_uuid")
 PROCESSES = _gpu("processes", "gauge", "Processes with a context on the GPU.")
-READING_AGE = Metric(
-    "batchjob_gpu_reading_age_seconds",
-    "gauge",
+READING_AGE = Metric("batchjob_gpu_reading_age_seconds", "gauge",
     "Time since the last answer of the GPU; grows while its driver hangs or the GPU is lost.",
-    ("gpu", "uuid"),
-)
-ERRORS = Metric(
-    "batchjob_gpu_errors_total",
-    "counter",
-    "Failed calls to the driver, labelled with the driver's name for the error; `not "
-    "supported` is not counted.",
-    ("gpu", "error"),
-)
-DRIVER_INFO = Metric(
-    "batchjob_gpu_driver_info", "gauge", "1 while the driver answers.", ("vendor", "version")
-)
+    ("gpu", "uuid"))
+ERRORS = Metric("batchjob_gpu_errors_total", "counter",
+    "Failed calls to the driver, labelled with the driver's name for the error; `not supported` is "
+    "not counted.", ("gpu", "error"))
+DRIVER_INFO = Metric("batchjob_gpu_driver_info", "gauge", "1 while the driver answers.",
+    ("vendor", "version"))
 
 JOB_INFO = to_metric(gpu.JOB_GPU_INFO)
 JOB_SHARE = to_metric(gpu.JOB_GPU_SHARE.metric)
@@ -130,32 +84,17 @@ JOB_FREE_BUSY_SECONDS = to_metric(gpu.JOB_FREE_GPU_BUSY_SECONDS.metric)
 JOB_FREE_OBSERVED_SECONDS = to_metric(gpu.JOB_FREE_GPU_OBSERVED_SECONDS.metric)
 JOB_MEMORY = to_metric(gpu.JOB_GPU_MEMORY.metric)
 JOB_PROCESSES = to_metric(gpu.JOB_GPU_PROCESSES.metric)
-DISAGREEMENTS = Metric(
-    "batchjob_gpu_map_disagreements_total",
-    "counter",
-    "Contradictions found while mapping GPUs to jobs, each counted once while it "
-    "lasts: `unknown_gpu`, an allocation names a GPU that does not exist; `sources`, "
-    "two allocation sources differ; `process`, a process of a job runs on a GPU that "
-    "is not allocated to the job; `overlap`, several jobs claim the whole GPU; "
-    "`unconfirmed`, the environment of a job names a GPU that is allocated to "
-    "another job.",
-    ("kind",),
-)
+DISAGREEMENTS = Metric("batchjob_gpu_map_disagreements_total", "counter",
+    "Contradictions found while mapping GPUs to jobs, each counted once while it lasts: "
+    "`unknown_gpu`, an allocation names a GPU that does not exist; `sources`, two allocation "
+    "sources differ; `process`, a process of a job runs on a GPU that is not allocated to the job; "
+    "`overlap`, several jobs claim the whole GPU; `unconfirmed`, the environment of a job names a "
+    "GPU that is allocated to another job.", ("kind",))
 
-METRICS: tuple[Metric, ...] = (
-    *dict.fromkeys(each.metric for each in (*QUANTITIES, *COUNTED.values())),
-    INFO,
-    PROCESSES,
-    READING_AGE,
-    ERRORS,
-    DRIVER_INFO,
-    JOB_INFO,
-    JOB_SHARE,
-    JOB_UTILIZATION,
-    JOB_FREE_BUSY_SECONDS,
-    JOB_FREE_OBSERVED_SECONDS,
-    JOB_MEMORY,
-    *dict.fromkeys(each.metric for each in JOB_COUNTED.values()),
-    JOB_PROCESSES,
-    DISAGREEMENTS,
+METRICS = (
+    *dict.fromkeys(each.metric for each in (*QUANTITIES, *COUNTED.values())), INFO, PROCESSES,
+    READING_AGE, ERRORS, DRIVER_INFO, JOB_INFO, JOB_SHARE, JOB_UTILIZATION, JOB_FREE_BUSY_SECONDS,
+    JOB_FREE_OBSERVED_SECONDS, JOB_MEMORY,
+    *dict.fromkeys(each.metric for each in JOB_COUNTED.values()), JOB_PROCESSES, DISAGREEMENTS,
 )
+# fmt: on

@@ -13,7 +13,7 @@ from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
 from batchjob.schedulers.layout import Layout
 from collectors import state
-from collectors.collector import CollectorModule
+from collectors.collector import Collector, CollectorModule
 from collectors.host import Host, Moment
 from collectors.jobs import families
 from collectors.jobs.cgroups import v1, v2
@@ -83,7 +83,7 @@ class JobsOptions:
     # fmt: on
 
 
-class JobsCollector:
+class JobsCollector(Collector):
     """The families of all jobs, and `usage()` and `holders()` for other collectors.
 
     The public attributes are its parts; each can also be driven without its thread.

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from batchjob.runtime.log import LogOnce
-from collectors.collector import BackgroundCollector, CollectorModule, NoOptions
+from collectors.collector import Collector, CollectorModule, NoOptions
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labelled_family
 from collectors.power.meter import Meter, MeterReading, PlausiblePower
@@ -66,7 +66,7 @@ def read(directory: str) -> CrayCounters | None:
     return None
 
 
-class Cray(BackgroundCollector):
+class Cray(Collector):
     """The counters, read on demand."""
 
     def __init__(self, host: Host) -> None:

@@ -19,7 +19,7 @@ from batchjob.runtime.background import Refresher, validity_seconds
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
-from collectors.collector import BackgroundCollector, CollectorModule
+from collectors.collector import Collector, CollectorModule
 from collectors.host import Host, list_directory, read_text
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 from collectors.power.meter import Meter, MeterReading, PlausiblePower, Scope
@@ -138,7 +138,7 @@ def node_sensors(
     return None
 
 
-class Hwmon(BackgroundCollector):
+class Hwmon(Collector):
     """All sensors, read in a thread: the firmware behind one may be slow."""
 
     def __init__(self, host: Host, options: HwmonOptions) -> None:

@@ -7,13 +7,13 @@ class.
 """
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from batchjob.runtime.background import AbsentError, PostponedError, Refresher, validity_seconds
-from collectors.collector import BackgroundCollector
+from collectors.collector import Collector
 from collectors.host import Host
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labelled_family
@@ -204,7 +204,7 @@ class BmcReading(NamedTuple):
     families: Sequence[MetricFamily]
 
 
-class BmcCollector(BackgroundCollector, ABC):
+class BmcCollector(Collector):
     """A thread reads the node's power from its BMC, and failures are counted.
 
     BMCs are slow: after consecutive errors, one is queried less and less often.

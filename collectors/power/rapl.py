@@ -16,7 +16,7 @@ from batchjob.runtime.background import PeriodicTask
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration
-from collectors.collector import BackgroundCollector, CollectorModule
+from collectors.collector import Collector, CollectorModule
 from collectors.host import Host
 from collectors.metric import Labels, Metric, MetricFamily, labelled_family, labels
 from collectors.power import powercap
@@ -108,7 +108,7 @@ class ZoneCounter:
         return gap
 
 
-class Rapl(BackgroundCollector):
+class Rapl(Collector):
     """All zones. `read_totals()` may be called from any thread, at any rate."""
 
     def __init__(self, host: Host, options: RaplOptions) -> None:
