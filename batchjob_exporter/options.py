@@ -80,48 +80,25 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         add_help=False,
     )
-    command_line.add_argument("-h", "--help", action="help", help="Print all flags and exit.")
-    command_line.add_argument(
-        "--version", action="version", version=version_text(), help="Print the version and exit."
-    )
-    command_line.add_argument(
-        "--config.file",
-        dest="config.file",
-        metavar="FILE",
-        default="",
-        help="YAML file with the same names as the flags; flags take precedence.",
-    )
-    command_line.add_argument(
-        "--once", action="store_true", help="Print one exposition to standard output and exit."
-    )
-    command_line.add_argument(
-        "--once.wait",
-        dest="once.wait",
-        **settings.type_and_metavar(duration),
-        default=0.0,
-        help="With --once: how long to wait for the first values of slow collectors. "
-        "(default: 0s).",
-    )
-    command_line.add_argument(
-        "--check",
-        action="store_true",
-        help="Check flags and configuration files, report errors, and exit.",
-    )
-    command_line.add_argument(
-        "--collector.disable-defaults",
-        dest="collector.disable-defaults",
-        action=argparse.BooleanOptionalAction,
-        default=argparse.SUPPRESS,
-        help="Run only collectors that are enabled by name (default: off)",
-    )
+    add = command_line.add_argument
+    add("-h", "--help", action="help", help="Print all flags and exit.")
+    add("--version", action="version", version=version_text(), help="Print the version and exit.")
+    text = "YAML file with the same names as the flags; flags take precedence."
+    add("--config.file", metavar="FILE", default="", help=text)
+    text = "Print one exposition to standard output and exit."
+    add("--once", action="store_true", help=text)
+    text = "With --once: how long to wait for the first values of slow collectors. (default: 0s)."
+    add("--once.wait", **settings.type_and_metavar(duration), default=0.0, help=text)
+    text = "Check flags and configuration files, report errors, and exit."
+    add("--check", action="store_true", help=text)
+    text = "Run only collectors that are enabled by name (default: off)"
+    switches = {"collector.disable-defaults": text}
     for entry in COLLECTORS:
-        command_line.add_argument(
-            f"--{_section_name(entry)}",
-            dest=_section_name(entry),
-            action=argparse.BooleanOptionalAction,
-            default=argparse.SUPPRESS,
-            help=f"{entry.description} (default: {'on' if entry.enabled else 'off'})",
-        )
+        text = f"{entry.description} (default: {'on' if entry.enabled else 'off'})"
+        switches[_section_name(entry)] = text
+    for name, text in switches.items():
+        action, absent = argparse.BooleanOptionalAction, argparse.SUPPRESS
+        add(f"--{name}", dest=name, action=action, default=absent, help=text)
     settings.add_flags(command_line, sections())
     return command_line
 

@@ -49,30 +49,20 @@ def _parse_directory(value: Any) -> str:
 class GpuOptions:
     """How GPUs are read and mapped to jobs."""
 
-    interval: float = option(
-        10.0,
+    # fmt: off
+    interval: float = option(10.0,
         "Interval between readings of a GPU; at most 10 s for NVIDIA's, whose driver forgets after "
-        "14 s how busy they were.",
-        parse=duration,
-    )
-    job_files: str = option(
-        "",
+        "14 s how busy they were.", parse=duration)
+    job_files: str = option("",
         "Directory in which a prolog records the jobs of each GPU, in the format of "
-        "dcgm-exporter's --hpc-job-mapping-dir.",
-        parse=_parse_directory,
-    )
-    slurm_numbers: str = option(
-        "index",
-        "Meaning of Slurm's GPU numbers: NVML index (AutoDetect=nvml) or minor "
-        "number of the device file (File= in gres.conf).",
-        parse=one_of("index", "minor"),
-    )
-    pbs_home: tuple[str, ...] = option(
-        ("/var/spool/pbs", "/var/spool/torque"),
+        "dcgm-exporter's --hpc-job-mapping-dir.", parse=_parse_directory)
+    slurm_numbers: str = option("index",
+        "Meaning of Slurm's GPU numbers: NVML index (AutoDetect=nvml) or minor number of the "
+        "device file (File= in gres.conf).", parse=one_of("index", "minor"))
+    pbs_home: tuple[str, ...] = option(("/var/spool/pbs", "/var/spool/torque"),
         "PBS_HOME, or Torque's home directory, which contains the jobs' aux files.",
-        parse=_parse_directory,
-        repeat=True,
-    )
+        parse=_parse_directory, repeat=True)
+    # fmt: on
 
 
 class _HeldGpu(NamedTuple):
