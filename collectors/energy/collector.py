@@ -3,31 +3,33 @@
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from batchjob.runtime.background import PeriodicTask
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, number, one_of
 from collectors.collector import Collector, CollectorModule
-from collectors.emissions.providers.provider import CurrentFactors, EmissionFactor
+from collectors.emissions.providers.provider import EmissionFactor
 from collectors.energy import checkpoint
 from collectors.energy.ledger import EnergyAccounts, IdlePower, Ledger
 from collectors.energy.metrics import METRICS, MeterSummary, families
 from collectors.energy.split import NodeSnapshot
 from collectors.host import Host
-from collectors.jobs.view import JobsView
 from collectors.metric import MetricFamily
 from collectors.node import read_stat
 from collectors.power.meter import (
     METER_RANKING,
-    GpuEnergySource,
     Meter,
     MeterReading,
-    MeterSource,
     choose_meter,
 )
 from collectors.state import StateFile
+
+if TYPE_CHECKING:  # its modules are loaded by those collectors that are enabled
+    from collectors.emissions.site_factors import SiteFactors
+    from collectors.gpu.collector import GpuCollector
+    from collectors.jobs.collector import JobsCollector
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +62,12 @@ class EnergyCollector(Collector):
     def __init__(self, host: Host, options: EnergyOptions, built: Mapping[str, Collector]) -> None:
         self._host = host
         self._options = options
-        self._meter_sources = {
-            n: each for n, each in built.items() if isinstance(each, MeterSource)
+        self._metered: Mapping[str, Any] = {
+            name: each for name, each in built.items() if name in METER_RANKING
         }
-        others = built.values()
-        self._jobs = next((x for x in others if isinstance(x, JobsView)), None)
-        self._gpus = next((x for x in others if isinstance(x, GpuEnergySource)), None)
-        self._factors = next((x for x in others if isinstance(x, CurrentFactors)), None)
+        self._jobs = cast("JobsCollector | None", built.get("jobs"))
+        self._gpus = cast("GpuCollector | None", built.get("gpu"))
+        self._factors = cast("SiteFactors | None", built.get("emissions"))
         self._state = StateFile(host, checkpoint.FILE, "energy counters")
         self._saved_state: dict[str, Any] = {}
         self._started_at: float | None = None
@@ -127,8 +128,8 @@ class EnergyCollector(Collector):
 
     def _read_meters(self) -> dict[str, tuple[Meter, MeterReading]]:
         readings = {}
-        for source in self._meter_sources.values():
-            for meter in source.meters():
+        for each in self._metered.values():
+            for meter in each.meters():
                 reading = meter.read()
                 if reading is not None:
                     readings[meter.name] = meter, reading
@@ -140,11 +141,11 @@ class EnergyCollector(Collector):
         assert self._started_at is not None
         startup_over = now - self._started_at >= _STARTUP_SECONDS
         saved = self._saved_state
-        same_collectors = saved.get("collectors") == sorted(self._meter_sources)
+        same_collectors = saved.get("collectors") == sorted(self._metered)
         goes_on = self._state.is_of_boot(saved) and same_collectors
         last = str(saved.get("meter", "")) if goes_on else ""
         name = choose_meter(
-            self._options.source, readings.keys(), self._meter_sources.keys(), last, startup_over
+            self._options.source, readings.keys(), self._metered.keys(), last, startup_over
         )
         if name is not None:
             self._meter = readings[name][0]
@@ -200,7 +201,7 @@ class EnergyCollector(Collector):
     def _book_interval(self, ledger: Ledger, reading: MeterReading | None) -> None:
         accounts = ledger.book(self._take_snapshot(reading), self._current_factors())
         meter = self._meter.name if self._meter else ""
-        self._state.save(checkpoint.document(meter, sorted(self._meter_sources), ledger))
+        self._state.save(checkpoint.document(meter, sorted(self._metered), ledger))
         self._summary = MeterSummary(
             self._meter,
             ledger.includes_gpus,

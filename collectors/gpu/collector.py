@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from batchjob.runtime.background import Refresher
 from batchjob.runtime.settings import option
@@ -25,10 +25,13 @@ from collectors.gpu.metrics import METRICS, UTILIZATION
 from collectors.gpu.reading import GpuReading, GpuValues, KnownGpu, max_reading_age
 from collectors.gpu.vendor import vendors
 from collectors.host import Host
-from collectors.jobs.view import JobLifetime, JobName, JobsView
+from collectors.jobs.view import JobLifetime, JobName
 from collectors.metric import MetricFamily
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare
 from collectors.state import StateFile
+
+if TYPE_CHECKING:
+    from collectors.jobs.collector import JobsCollector
 
 __all__ = ["METRICS", "GpuOptions", "build"]
 
@@ -76,7 +79,7 @@ class _HeldGpu(NamedTuple):
 class GpuCollector(Collector):
     """Reads GPUs in the background; a scrape exposes the last readings."""
 
-    def __init__(self, host: Host, options: GpuOptions, jobs: JobsView | None) -> None:
+    def __init__(self, host: Host, options: GpuOptions, jobs: "JobsCollector | None") -> None:
         self._host = host
         self._options = options
         self._jobs = jobs
@@ -133,7 +136,7 @@ class GpuCollector(Collector):
         )
 
     def gpu_energy(self) -> list[GpuEnergyReading]:
-        """The energy of each GPU with a current reading, with its holders at that time."""
+        """The energy of each GPU with a current reading, and its holders then; thread-safe."""
         gpus = self._known_gpus()
         if self._is_newer_than_map(gpus):
             self.mapper.refresh()
@@ -311,8 +314,7 @@ def _energy_share(holding: Holding, reading: GpuReading, metered: int) -> GpuEne
 
 def build(host: Host, options: GpuOptions, built: Mapping[str, Collector]) -> GpuCollector:
     """Build the collector; without a jobs collector, GPUs are read but not mapped."""
-    jobs = next((each for each in built.values() if isinstance(each, JobsView)), None)
-    return GpuCollector(host, options, jobs)
+    return GpuCollector(host, options, cast("JobsCollector | None", built.get("jobs")))
 
 
 COLLECTOR = CollectorModule(GpuOptions, METRICS, build)

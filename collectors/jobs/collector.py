@@ -176,7 +176,7 @@ class JobsCollector(Collector):
         return [(identity.name, reading) for identity, reading in self._read_jobs()]
 
     def usage(self) -> list[JobCpu]:
-        """The CPU usage of every visible job, read now."""
+        """The CPU usage of every visible job, read now; thread-safe."""
         now = self._host.now()
         job_cpus = []
         for job, identity in self._visible_jobs():
@@ -195,7 +195,7 @@ class JobsCollector(Collector):
         return job_cpus
 
     def holders(self) -> list[JobHolder]:
-        """Processes and GPU variables of the running jobs, from the last scan."""
+        """Processes and GPU variables of the running jobs, from the last scan; thread-safe."""
         job_holders = []
         for job, identity in self._visible_jobs():
             scan = job.last_scan
@@ -206,6 +206,7 @@ class JobsCollector(Collector):
         return job_holders
 
     def lifetimes(self) -> dict[JobName, JobLifetime]:
+        """Every visible job, including ended ones that linger; thread-safe, and reads nothing."""
         return {
             each.name: JobLifetime(_epoch(job.started or job.appeared), _epoch(job.ended))
             for job, each in self._visible_jobs()

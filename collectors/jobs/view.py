@@ -5,7 +5,7 @@ Energy needs their CPU time, GPUs need their holders.
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from batchjob.schedulers import registry
 from collectors.metric import Labels, join, labels
@@ -95,17 +95,3 @@ class JobLifetime(NamedTuple):
 
     started_at: float | None  # None: before the exporter
     ended_at: float | None  # None while it runs
-
-
-@runtime_checkable
-class JobsView(Protocol):
-    """The part of the jobs collector that other collectors need. Thread-safe."""
-
-    def usage(self) -> list[JobCpu]:
-        """The CPU usage of every known job, read now, including ended ones that linger."""
-
-    def holders(self) -> list[JobHolder]:
-        """The running jobs from the last scan; reads nothing."""
-
-    def lifetimes(self) -> Mapping[JobName, JobLifetime]:
-        """Every exposed job, including ended ones that linger; reads nothing."""

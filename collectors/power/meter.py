@@ -1,16 +1,16 @@
 """The common interface of energy meters: Cray, BMC, hwmon, RAPL and GPUs.
 
-A collector with meters has `meters()`; the energy collector calls it on the collectors built before
-it and chooses one meter for the node. Reading never waits for a device: a slow source is read in a
-thread of its collector, and `Meter.read` returns the last reading. Both BMC collectors share a base
-class.
+A collector of METER_RANKING has `meters()`: those found so far, none if this node lacks the source.
+The energy collector calls it at every tick, and chooses one meter for the node. Reading never waits
+for a device: a slow source is read in a thread of its collector, and `Meter.read` returns the last
+reading. Both BMC collectors share a base class.
 """
 
 import os
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Literal, NamedTuple
 
 from batchjob.runtime.background import AbsentError, PostponedError, Refresher, validity_seconds
 from collectors.collector import Collector
@@ -47,14 +47,6 @@ class Meter(NamedTuple):
     includes_gpus: bool  # the usual wiring of the source; a setting overrides it
     period: float  # seconds between readings; 0: read on request
     read: Callable[[], MeterReading | None]
-
-
-@runtime_checkable
-class MeterSource(Protocol):
-    """A collector with meters of the node, which are looked up at every tick."""
-
-    def meters(self) -> Sequence[Meter]:
-        """The meters found so far; none if this node lacks the source. Thread-safe."""
 
 
 def choose_meter(
@@ -99,14 +91,6 @@ class GpuEnergyReading(NamedTuple):
     shares: tuple[GpuEnergyShare, ...]
     # Monotonic seconds and the integral of its power up to then; empty: not read often enough.
     power: tuple[tuple[float, float], ...] = ()
-
-
-@runtime_checkable
-class GpuEnergySource(Protocol):
-    """The part of the GPU collector that the energy collector needs."""
-
-    def gpu_energy(self) -> Sequence[GpuEnergyReading]:
-        """One reading for each GPU whose energy is known. Thread-safe; never waits for a device."""
 
 
 def new_series() -> int:

@@ -1,8 +1,8 @@
 """Emission factors, and what providers share: their contract, and the checks of their values."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 _MAX_GRAMS_PER_KWH = 2000.0  # g/kWh; a grid with only old lignite plants emits about 1300
 _MAX_CLOCK_SKEW_SECONDS = 900.0  # a time may be this far in the future
@@ -48,14 +48,6 @@ class EmissionFactor(NamedTuple):
     def age_seconds(self, now: float) -> float:
         """Seconds since the time to which it applies; `now` is in epoch seconds."""
         return max(0.0, now - self.observed_at)
-
-
-@runtime_checkable
-class CurrentFactors(Protocol):
-    """The part of the emissions collector that the energy collector needs."""
-
-    def current(self) -> Sequence[EmissionFactor]:
-        """The factors valid now, at most one per provider. Thread-safe; never waits."""
 
 
 FetchJson = Callable[..., Any]

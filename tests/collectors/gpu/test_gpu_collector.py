@@ -8,7 +8,6 @@ from collectors.gpu.devices import GpuTable
 from collectors.host import Host
 from collectors.jobs.view import JobHolder, JobName
 from collectors.metric import labels
-from collectors.power.meter import GpuEnergySource
 from tests.helpers.waiting import scaled
 
 GPU0 = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
@@ -192,10 +191,6 @@ def test_lasting_disagreement_is_counted_once(fake_nvml, start_collector, eventu
     counts = samples(collector, "gpu_map_disagreements_total")
     assert counts['kind="unknown_gpu"'] == 1
     assert counts['kind="overlap"'] == 0
-
-
-def test_collector_is_a_gpu_energy_source(host):
-    assert isinstance(build(host, GpuOptions(), {}), GpuEnergySource)
 
 
 def test_energy_is_attributed_to_the_holder(fake_nvml, start_collector, eventually):
