@@ -53,21 +53,15 @@ Memory = tuple[float, float | None]
 
 
 class NodeCollector(Collector):
-    """Reads /proc/stat and /proc/meminfo through descriptors that stay open."""
+    """Reads /proc/stat and /proc/meminfo."""
 
     def __init__(self, host: Host) -> None:
         self._procfs = host.procfs
-        self._ticks_per_second = os.sysconf("SC_CLK_TCK")
-        self._descriptors: dict[str, int] = {}
         name = os.uname()
         self._info = labels(nodename=name.nodename, release=name.release, machine=name.machine)
 
-    def stop(self) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
-
     def collect(self) -> list[MetricFamily]:
-        cpu, (total, available) = self.cpu_times(), self.memory()
+        cpu, (total, available) = read_stat(self._procfs), read_memory(self._procfs)
         return [
             MetricFamily(CPU_SECONDS, list(zip(_MODE_LABELS, cpu.modes, strict=False))),
             MetricFamily(CPUS, [(NO_LABELS, float(cpu.cpus))]),
@@ -76,24 +70,6 @@ class NodeCollector(Collector):
             MetricFamily(BOOT_TIME, [(NO_LABELS, cpu.boot_time)]),
             MetricFamily(INFO, [(self._info, 1.0)]),
         ]
-
-    def cpu_times(self) -> CpuTimes:
-        return parse_stat(self._read("stat"), self._ticks_per_second)
-
-    def memory(self) -> Memory:
-        return parse_meminfo(self._read("meminfo"))
-
-    def _read(self, name: str) -> bytes:
-        descriptor = self._descriptors.get(name)
-        if descriptor is None:
-            path = os.path.join(self._procfs, name)
-            descriptor = self._descriptors[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # The interrupt counts make stat long: a short read would cut off btime.
-        size, data = 16384, os.pread(descriptor, 16384, 0)
-        while len(data) == size:
-            size *= 4
-            data = os.pread(descriptor, size, 0)
-        return data
 
 
 def read_stat(procfs: str) -> CpuTimes:
@@ -117,6 +93,12 @@ def parse_stat(text: bytes, ticks_per_second: int) -> CpuTimes:
     if len(modes) != len(MODES) or not cpus or boot_time is None:
         raise ValueError("/proc/stat: no line cpu, cpuN or btime")
     return CpuTimes(modes, cpus, boot_time)
+
+
+def read_memory(procfs: str) -> Memory:
+    """Read /proc/meminfo once. Raises OSError, and ValueError for an unexpected format."""
+    with open(f"{procfs}/meminfo", "rb") as file:
+        return parse_meminfo(file.read())
 
 
 def parse_meminfo(text: bytes) -> Memory:

@@ -47,8 +47,8 @@ def options_section(title: str, sections: Mapping[str, type[Any]]) -> list[str]:
 
 
 def _option_row(each: NamedOption) -> tuple[str, ...]:
-    notes = "" if each.spec.flag else " Only in the file."
-    return f"`{each.name}`", format_default(each), each.spec.help + notes
+    notes = "" if each.flag else " Only in the file."
+    return f"`{each.name}`", format_default(each), each.help + notes
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

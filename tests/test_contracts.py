@@ -207,8 +207,8 @@ SECTIONS = {
 
 def test_options():
     rows = [
-        f"{program}: {each.name}{'' if each.spec.flag else ' (file only)'}"
-        f"{' (repeated)' if each.spec.repeat else ''} {format_default(each)}"
+        f"{program}: {each.name}{'' if each.flag else ' (file only)'}"
+        f"{' (repeated)' if each.repeat else ''} {format_default(each)}"
         for program, sections in SECTIONS.items()
         for each in options_of(sections)
     ]

@@ -260,7 +260,7 @@ from batchjob_stats_server.options import SECTIONS, settings
 
 print(settings({}, "").limit.toys, settings({"limit.toys": "7"}, "").limit.toys)
 (toys,) = (each for each in options_of(SECTIONS) if each.name == "limit.toys")
-print(format_default(toys), toys.spec.help)
+print(format_default(toys), toys.help)
 """
     assert run_script(packages, script).split() == ["3", "7", "3", "Number", "of", "toys."]
 

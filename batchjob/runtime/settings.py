@@ -61,13 +61,17 @@ def exit_status(error: Exception) -> int:
 T = TypeVar("T", bound="DataclassInstance")
 
 
-class _Spec(NamedTuple):
+class NamedOption(NamedTuple):
+    """An option, and its names in flags and files and in its dataclass."""
+
+    default: Any
     help: str
     parse: Parse
     metavar: str
     repeat: bool
     flag: bool
-    key: str
+    name: str
+    field: str = ""
 
 
 def option(
@@ -88,8 +92,9 @@ def option(
     its name, if that is not the field's name with dashes.
     """
     parser = parse or _parser_for(default)
-    spec = _Spec(help, parser, metavar or metavar_of(parser), repeat, flag, key)
-    return field(default=default, metadata={"option": spec})
+    metavar = metavar or metavar_of(parser)
+    named = NamedOption(default, help, parser, metavar, repeat, flag, key)
+    return field(default=default, metadata={"option": named})
 
 
 _METAVARS = {
@@ -110,26 +115,15 @@ def _parser_for(default: Any) -> Parse:
     return text
 
 
-class NamedOption(NamedTuple):
-    """An option with its name in flags and files."""
-
-    name: str
-    section: str
-    field: str
-    default: Any
-    spec: _Spec
-
-
 def options_of(sections: Mapping[str, type[Any]]) -> Iterator[NamedOption]:
     """All options of the sections; a field `listen_address` in `web` is `web.listen-address`."""
     for section, cls in sections.items():
         for each in fields(cls):
-            if "option" not in each.metadata:
-                continue
-            spec: _Spec = each.metadata["option"]
-            key = spec.key or each.name.replace("_", "-")
-            name = f"{section}.{key}" if section else key
-            yield NamedOption(name, section, each.name, each.default, spec)
+            found: NamedOption | None = each.metadata.get("option")
+            if found is not None:
+                key = found.name or each.name.replace("_", "-")
+                name = f"{section}.{key}" if section else key
+                yield found._replace(name=name, field=each.name)
 
 
 class Parser(argparse.ArgumentParser):
@@ -189,14 +183,14 @@ def type_and_metavar(parse: Parse) -> dict[str, Any]:
 def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]) -> None:
     """Add a flag for each option; options that are not given are absent from the namespace."""
     for each in options_of(sections):
-        if not each.spec.flag:
+        if not each.flag:
             continue
         extra: dict[str, Any]
-        if each.spec.parse is boolean:
+        if each.parse is boolean:
             extra = {"action": argparse.BooleanOptionalAction}
         else:
-            extra = {"action": "append" if each.spec.repeat else "store", "metavar": _metavar(each)}
-        help_text = each.spec.help
+            extra = {"action": "append" if each.repeat else "store", "metavar": _metavar(each)}
+        help_text = each.help
         if format_default(each) or "default: " not in help_text:
             help_text += f" (default: {format_default(each) or 'none'})"
         parser.add_argument(
@@ -210,19 +204,17 @@ def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]
 
 def _metavar(option: NamedOption) -> str:
     """The name of the value in --help; for plain text, the last word of the option's name."""
-    if option.spec.parse is not text or option.spec.metavar != metavar_of(text):
-        return option.spec.metavar
+    if option.parse is not text or option.metavar != metavar_of(text):
+        return option.metavar
     last = option.name.replace(".", "-").rsplit("-", 1)[-1]
-    return _METAVARS.get(last, option.spec.metavar)
+    return _METAVARS.get(last, option.metavar)
 
 
 def format_default(option: NamedOption) -> str:
     """The default of an option as people write it; empty if there is none."""
     default = option.default
-    values = default if option.spec.repeat else (default,)
-    return ", ".join(
-        _format_value(each, option.spec.parse) for each in values if each not in (None, "")
-    )
+    values = default if option.repeat else (default,)
+    return ", ".join(_format_value(each, option.parse) for each in values if each not in (None, ""))
 
 
 def _format_value(value: Any, parse: Parse) -> str:
@@ -309,10 +301,10 @@ def build_section(cls: type[T], section: str, values: Mapping[str, Any]) -> T:
 
 def _parse_value(each: NamedOption, raw: Any) -> Any:
     try:
-        if each.spec.repeat:
+        if each.repeat:
             items = raw if isinstance(raw, list) else [raw]
-            return tuple(each.spec.parse(item) for item in items)
-        return each.spec.parse(raw)
+            return tuple(each.parse(item) for item in items)
+        return each.parse(raw)
     except (ValueError, TypeError) as error:
         raise SettingsError(f"{each.name}: {error}") from error
 

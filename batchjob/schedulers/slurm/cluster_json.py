@@ -5,7 +5,7 @@ serves. Times of sdiag are in microseconds, memory is in megabytes.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from batchjob.schedulers import cluster
@@ -133,25 +133,40 @@ def array_tasks(text: str) -> tuple[int, bool]:
     return max(1, total), "..." in text
 
 
-# Names in Slurm's statistics -> batchjob's names; times are in microseconds.
-_COUNTS = {
-    "server_thread_count": "threads", "agent_queue_size": "agent_queue",
-    "agent_count": "agents", "dbd_agent_queue_size": "dbd_queue",
-    "jobs_pending": "pending", "jobs_running": "running", "jobs_submitted": "submitted",
-    "jobs_started": "started", "jobs_completed": "completed",
-    "jobs_canceled": "cancelled", "jobs_failed": "failed",
-    "schedule_cycle_total": "main_cycles", "schedule_queue_length": "main_queue",
-    "bf_cycle_counter": "backfill_cycles", "bf_queue_len": "backfill_queue",
-    "bf_last_depth": "backfill_depth", "bf_depth_mean": "backfill_mean_depth",
-    "bf_backfilled_jobs": "backfilled", "bf_last_backfilled_jobs": "backfilled_since_reset",
-    "bf_backfilled_het_jobs": "backfilled_heterogeneous",
+# By batchjob's names: Slurm's in its JSON and, for the text of sdiag, the section and what is
+# before the colon. Durations are in microseconds.
+STATISTICS = {
+    "threads": ("server_thread_count", "", "Server thread count"),
+    "agent_queue": ("agent_queue_size", "", "Agent queue size"),
+    "agents": ("agent_count", "", "Agent count"),
+    "dbd_queue": ("dbd_agent_queue_size", "", "DBD Agent queue size"),
+    "pending": ("jobs_pending", "", "Jobs pending"),
+    "running": ("jobs_running", "", "Jobs running"),
+    "submitted": ("jobs_submitted", "", "Jobs submitted"),
+    "started": ("jobs_started", "", "Jobs started"),
+    "completed": ("jobs_completed", "", "Jobs completed"),
+    "cancelled": ("jobs_canceled", "", "Jobs canceled"),
+    "failed": ("jobs_failed", "", "Jobs failed"),
+    "main_cycles": ("schedule_cycle_total", "main", "Total cycles"),
+    "main_queue": ("schedule_queue_length", "main", "Last queue length"),
+    "main_last": ("schedule_cycle_last", "main", "Last cycle"),
+    "main_longest": ("schedule_cycle_max", "main", "Max cycle"),
+    "main_mean": ("schedule_cycle_mean", "main", "Mean cycle"),
+    "backfill_cycles": ("bf_cycle_counter", "backfill", "Total cycles"),
+    "backfill_queue": ("bf_queue_len", "backfill", "Last queue length"),
+    "backfill_last": ("bf_cycle_last", "backfill", "Last cycle"),
+    "backfill_longest": ("bf_cycle_max", "backfill", "Max cycle"),
+    "backfill_mean": ("bf_cycle_mean", "backfill", "Mean cycle"),
+    "backfill_depth": ("bf_last_depth", "backfill", "Last depth cycle"),
+    "backfill_mean_depth": ("bf_depth_mean", "backfill", "Depth Mean"),
+    "backfilled": (
+        "bf_backfilled_jobs", "backfill", "Total backfilled jobs (since last slurm start)"),
+    "backfilled_since_reset": ("bf_last_backfilled_jobs", "backfill",
+        "Total backfilled jobs (since last stats cycle start)"),
+    "backfilled_heterogeneous": ("bf_backfilled_het_jobs", "backfill",
+        "Total backfilled heterogeneous job components"),
 }  # fmt: skip
-_MICROSECONDS = {
-    "schedule_cycle_last": "main_last", "schedule_cycle_max": "main_longest",
-    "schedule_cycle_mean": "main_mean",
-    "bf_cycle_last": "backfill_last", "bf_cycle_max": "backfill_longest",
-    "bf_cycle_mean": "backfill_mean",
-}  # fmt: skip
+_DURATIONS = ("_last", "_longest", "_mean")
 
 
 def controller(answer: Any) -> cluster.Controller:
@@ -160,20 +175,16 @@ def controller(answer: Any) -> cluster.Controller:
     statistics = unwrap_numbers(answer.get("statistics"))
     if not isinstance(statistics, dict) or "server_thread_count" not in statistics:
         raise SlurmJsonError("not an answer of Slurm: expected an object 'statistics'")
+    found = {name: parse_count(statistics.get(slurm)) for name, (slurm, *_) in STATISTICS.items()}
     return cluster.Controller(
-        dict(_numbers(statistics, _COUNTS, 1)) | dict(_numbers(statistics, _MICROSECONDS, 1e6)),
+        {
+            name: number / (1e6 if name.endswith(_DURATIONS) else 1)
+            for name, number in found.items()
+            if number is not None
+        },
         _rpcs(statistics, "rpcs_by_message_type", "message_type"),
         _rpcs(statistics, "rpcs_by_user", "user"),
     )
-
-
-def _numbers(
-    statistics: Mapping[str, Any], names: Mapping[str, str], unit: float
-) -> Iterator[tuple[str, float]]:
-    for slurm_name, name in names.items():
-        number = parse_count(statistics.get(slurm_name))
-        if number is not None:
-            yield name, number / unit
 
 
 def _rpcs(statistics: Mapping[str, Any], name: str, key: str) -> dict[str, cluster.Rpc]:

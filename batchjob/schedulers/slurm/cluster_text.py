@@ -106,35 +106,7 @@ def _job(row: Mapping[str, str]) -> dict[str, Any]:
 
 _TRES_PER = ("job", "node", "task", "socket")
 
-# The names in JSON, by section and the text before the colon.
-_STATISTICS = {
-    ("", "Server thread count"): "server_thread_count",
-    ("", "Agent queue size"): "agent_queue_size",
-    ("", "Agent count"): "agent_count",
-    ("", "DBD Agent queue size"): "dbd_agent_queue_size",
-    ("", "Jobs pending"): "jobs_pending",
-    ("", "Jobs running"): "jobs_running",
-    ("", "Jobs submitted"): "jobs_submitted",
-    ("", "Jobs started"): "jobs_started",
-    ("", "Jobs completed"): "jobs_completed",
-    ("", "Jobs canceled"): "jobs_canceled",
-    ("", "Jobs failed"): "jobs_failed",
-    ("main", "Last cycle"): "schedule_cycle_last",
-    ("main", "Max cycle"): "schedule_cycle_max",
-    ("main", "Mean cycle"): "schedule_cycle_mean",
-    ("main", "Total cycles"): "schedule_cycle_total",
-    ("main", "Last queue length"): "schedule_queue_length",
-    ("backfill", "Total backfilled jobs (since last slurm start)"): "bf_backfilled_jobs",
-    ("backfill", "Total backfilled jobs (since last stats cycle start)"): "bf_last_backfilled_jobs",
-    ("backfill", "Total backfilled heterogeneous job components"): "bf_backfilled_het_jobs",
-    ("backfill", "Depth Mean"): "bf_depth_mean",
-    ("backfill", "Total cycles"): "bf_cycle_counter",
-    ("backfill", "Last cycle"): "bf_cycle_last",
-    ("backfill", "Max cycle"): "bf_cycle_max",
-    ("backfill", "Mean cycle"): "bf_cycle_mean",
-    ("backfill", "Last depth cycle"): "bf_last_depth",
-    ("backfill", "Last queue length"): "bf_queue_len",
-}
+_STATISTICS = {(section, text): name for name, section, text in cluster_json.STATISTICS.values()}
 _SECTIONS = {
     "Main schedule statistics": "main",
     "Main scheduler exit": "other",

@@ -18,7 +18,7 @@ def test_source_is_built_from_its_options(name, tmp_path):
     settings = {f"{name}.path": str(tmp_path / "log")} if hasattr(module.options, "path") else {}
     source = module.build("c1", build_section(module.options, name, settings))
     assert (source.name, source.cluster) == (name, "c1")
-    assert all(option.spec.help.endswith(".") for option in options_of({name: module.options}))
+    assert all(option.help.endswith(".") for option in options_of({name: module.options}))
     if not SOURCES[name].has_associations:
         assert isinstance(source.watermark_at(1775300000), str)
 
