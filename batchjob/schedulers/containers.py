@@ -40,19 +40,16 @@ def _layouts(manager: str, job: str) -> Iterator[Layout]:
         yield layout(f"{manager}{suffix}", manager, path, versions=versions, **_LIKE_A_POD)
 
 
+# fmt: off
 _DOCKER = (
     layout("docker-cgroupfs", "docker", rf"**/docker/{_ID}", **_LIKE_A_POD),
     *_layouts("docker", rf"docker-{_ID}\.scope"),
     # Without root and without controllers, moby gives no path (daemon/oci_linux.go, WithRootless),
     # and runc names the scope.
-    layout(
-        "docker-rootless-runc",
-        "docker",
-        rf"{_USER}/.+\.slice/runc-{_ID}\.scope",
-        versions=V2,
-        **_LIKE_A_POD,
-    ),
+    layout("docker-rootless-runc", "docker", rf"{_USER}/.+\.slice/runc-{_ID}\.scope", versions=V2,
+        **_LIKE_A_POD),
 )
+# fmt: on
 # `--cgroups=split`, which systemd's units for containers use: libpod-payload-<id>.
 _PODMAN = tuple(_layouts("podman", rf"libpod-(?:payload-)?{_ID}(?:\.scope)?"))
 

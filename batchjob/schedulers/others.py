@@ -21,74 +21,51 @@ _POD = r"pod(?P<jobid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]
 # slot is used instead.
 _CONDOR_JOB = r"condor_(?:.*?_(?=slot\d))?(?P<jobid>.+?)(?:\.slice)?"
 
-_FLUX = (
+# fmt: off
+_FLUX = tuple(
     # Flux: src/modules/sdexec. The units belong to the flux user's systemd instance, and the uid in
     # the path is that user's.
-    *(
-        layout(
-            f"flux{suffix}",
-            "flux",
-            rf"**/user\.slice/user-\d+\.slice/user@\d+\.service/{between}"
-            r"(?:imp-)?shell-(?P<rank>\d+)-(?P<jobid>f[1-9A-HJ-NP-Za-km-z]+)\.service",
-            versions=V2,
-        )
-        for suffix, between in (("", ""), ("-app", r"app\.slice/"))
-    ),
+    layout(f"flux{suffix}", "flux",
+        rf"**/user\.slice/user-\d+\.slice/user@\d+\.service/{between}"
+        r"(?:imp-)?shell-(?P<rank>\d+)-(?P<jobid>f[1-9A-HJ-NP-Za-km-z]+)\.service", versions=V2)
+    for suffix, between in (("", ""), ("-app", r"app\.slice/"))
 )
 _HTCONDOR = (
     layout("htcondor-v1", "htcondor", rf"**/htcondor/{_CONDOR_JOB}", versions=V1),
     layout("htcondor-v2", "htcondor", rf"**/condor.*\.service/htcondor/{_CONDOR_JOB}", versions=V2),
 )
-# fmt: off
 _OAR = (
     # OAR: sources/core/tools/job_resource_manager_{cgroups,systemd}.pl; a login may contain `_`.
     layout("oar-v1", "oar", r"**/oar/(?P<login>.+)_(?P<jobid>\d+)", versions=V1),
     layout("oar-v2", "oar",
         r"**/oar\.slice/oar-u\d+\.slice/oar-u(?P<uid>\d+)-j(?P<jobid>\d+)\.slice", versions=V2),
 )
-# fmt: on
 _GRID_ENGINE = (
     # Grid Engine with the community's wrapper of the shepherd. Task 0: the job is not an array.
-    layout(
-        "sge",
-        "sge",
+    layout("sge", "sge",
         r"**/sge\.slice/sge-shepherd\.slice/sge-shepherd-\d+\.slice/"
-        r"sge-shepherd-(?P<jobid>\d+-\d+)\.slice",
-        decode_jobid=_decode_sge_id,
-    ),
+        r"sge-shepherd-(?P<jobid>\d+-\d+)\.slice", decode_jobid=_decode_sge_id),
 )
-_JOBLET = (
+_JOBLET = tuple(
     # Joblet: the id is a short number or a UUID. Older versions lack the service.
-    *(
-        layout(name, "joblet", rf"**/joblet\.slice/{between}job-(?P<jobid>[\w-]+)", versions=V2)
-        for name, between in (("joblet", r"joblet\.service/"), ("joblet-old", ""))
-    ),
+    layout(name, "joblet", rf"**/joblet\.slice/{between}job-(?P<jobid>[\w-]+)", versions=V2)
+    for name, between in (("joblet", r"joblet\.service/"), ("joblet-old", ""))
 )
-_KUBERNETES = (
+_KUBERNETES = tuple(
     # Kubernetes: pkg/kubelet/cm. The names of the cgroupfs driver come first, then those of the
     # systemd driver, which begin with the kubelet's own root (--cgroup-root) and, where only the
     # kubelet uses that driver, end in the container. There is no level for the QoS class
     # "Guaranteed". Nodes of Slurm may run in pods.
-    *(
-        layout(
-            name,
-            "kubernetes",
-            path,
-            decode_jobid=lambda uid: uid.replace("_", "-"),
-            can_contain_jobs=True,
-        )
-        for name, path in (
-            ("kubernetes", rf"**/kubepods/{_POD}"),
-            ("kubernetes-qos", rf"**/kubepods/(?P<qos>burstable|besteffort)/{_POD}"),
-            ("kubernetes-systemd", rf"**/(?:.+-)?kubepods-{_POD}\.slice(?::.+)?"),
-            (
-                "kubernetes-systemd-qos",
-                rf"**/(?:.+-)?kubepods-(?P<qos>burstable|besteffort)-{_POD}\.slice(?::.+)?",
-            ),
-        )
-    ),
+    layout(f"kubernetes{suffix}", "kubernetes", f"**/{path}", can_contain_jobs=True,
+        decode_jobid=lambda uid: uid.replace("_", "-"))
+    for suffix, path in (
+        ("", f"kubepods/{_POD}"),
+        ("-qos", f"kubepods/(?P<qos>burstable|besteffort)/{_POD}"),
+        ("-systemd", rf"(?:.+-)?kubepods-{_POD}\.slice(?::.+)?"),
+        ("-systemd-qos",
+            rf"(?:.+-)?kubepods-(?P<qos>burstable|besteffort)-{_POD}\.slice(?::.+)?"),
+    )
 )
-# fmt: off
 _LIBVIRT = (
     # libvirt: a virtual machine is not a batch job unless the site says so.
     layout("libvirt-systemd", "libvirt",
