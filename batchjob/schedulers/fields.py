@@ -6,11 +6,11 @@ addition to the job: no job is lost because its memory has an unknown format.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from batchjob.runtime.json_reader import repeated_names
 from batchjob.runtime.subprocesses import SchedulerError
-from batchjob.schedulers.records import RAW_LIMIT, QuarantinedRow
+from batchjob.schedulers.records import RAW_LIMIT, NodeShare, QuarantinedRow
 
 T = TypeVar("T")
 
@@ -132,30 +132,17 @@ def clock_duration(text: str) -> float:
     return int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds)
 
 
-class HostShare(NamedTuple):
-    """A job's share of one host; None for what the list does not state."""
-
-    cpus: int | None = None
-    memory_bytes: int | None = None
-    gpus: int | None = None
-
-    def plus(self, other: "HostShare") -> "HostShare":
-        """The sum of both shares; a value that only one of them has is taken from that one."""
-        return HostShare(
-            *(
-                mine if theirs is None else (mine or 0) + theirs
-                for mine, theirs in zip(self, other, strict=True)
-            )
-        )
-
-
-def sum_by_host(parts: Iterable[tuple[str, HostShare]]) -> dict[str, HostShare]:
-    """One share for each host, the sum of its parts."""
-    shares: dict[str, HostShare] = {}
-    for host, share in parts:
-        sum_so_far = shares.get(host)
-        shares[host] = share if sum_so_far is None else sum_so_far.plus(share)
-    return shares
+def merged_shares(parts: Iterable[NodeShare]) -> tuple[NodeShare, ...]:
+    """One share for each node: the sum of its parts, of those that state an amount."""
+    shares: dict[str, NodeShare] = {}
+    for part in parts:
+        known = shares.get(part.node, NodeShare(part.node))
+        amounts: list[Any] = [
+            mine if theirs is None else (mine or 0) + theirs
+            for mine, theirs in zip(known[1:4], part[1:4], strict=True)
+        ]
+        shares[part.node] = NodeShare(part.node, *amounts)
+    return tuple(shares.values())
 
 
 def parse_host_list_number(text: str, host_list: str) -> int:

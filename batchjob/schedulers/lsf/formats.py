@@ -10,12 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from batchjob.runtime import subprocesses
 from batchjob.runtime.json_reader import damaged, repeated_names
-from batchjob.schedulers.fields import (
-    HostShare,
-    clock_duration,
-    parse_host_list_number,
-    sum_by_host,
-)
+from batchjob.schedulers.fields import clock_duration, merged_shares, parse_host_list_number
+from batchjob.schedulers.records import NodeShare
 
 _SUFFIX = re.compile(r" [LEX]$")
 _DAY = 86_400
@@ -61,14 +57,14 @@ def lsf_duration(text: str) -> float | None:
 _LSF_UNITS = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 
-def lsf_hosts(words: Iterable[str]) -> dict[str, HostShare]:
+def lsf_hosts(words: Iterable[str]) -> tuple[NodeShare, ...]:
     """Hosts of `h1 h1 h2` or `2*h1 h2`: each mention of a host is a slot."""
-    return sum_by_host(_lsf_host(word) for word in words if word)
+    return merged_shares(_lsf_host(word) for word in words if word)
 
 
-def _lsf_host(word: str) -> tuple[str, HostShare]:
+def _lsf_host(word: str) -> NodeShare:
     count, star, host = word.partition("*")
-    return (host, HostShare(parse_host_list_number(count, word))) if star else (word, HostShare(1))
+    return NodeShare(host, parse_host_list_number(count, word)) if star else NodeShare(word, 1)
 
 
 JsonRecord = dict[str, str]

@@ -16,7 +16,7 @@ from batchjob.schedulers.fields import FieldReader, clock_duration, count, integ
 from batchjob.schedulers.lsf.accounting import records
 from batchjob.schedulers.lsf.formats import lsf_duration, lsf_time, query_bjobs
 from batchjob.schedulers.lsf.states import LSF, LSF_EXIT_INFO
-from batchjob.schedulers.records import JobRecord, NodeShare, run_time
+from batchjob.schedulers.records import JobRecord, run_time
 from batchjob.schedulers.snapshot import SnapshotOptions, SnapshotSource
 from batchjob.schedulers.states import JobState
 
@@ -89,8 +89,7 @@ def job_record(cluster: str, row: FieldReader, now: int) -> JobRecord:
     counted = row.get("RUN_TIME", lsf_duration)
     elapsed, suspended = run_time(start, end, counted or None)
     slots = row.text("ALLOC_SLOT") or row.text("EXEC_HOST")
-    shares = records.shares_by_host(row, "ALLOC_SLOT", () if slots == "-" else slots.split(":"))
-    nodes = tuple(NodeShare(host, *share) for host, share in shares.items())
+    nodes = records.node_shares(row, "ALLOC_SLOT", () if slots == "-" else slots.split(":"))
     return JobRecord(
         cluster=cluster,
         jobid=records.format_job_id(str(number), index),

@@ -118,7 +118,7 @@ RECORD_TYPE = "JOB_RESIZE"
 _HOSTS_AT = 10  # after type, version, time, id, index, start, uid, user, kind, last change
 _MAX_JOBS = 10_000  # maximum number of jobs to remember
 
-Phases = dict[str, list[tuple[int, dict[str, int]]]]
+Phases = dict[str, list[tuple[int, dict[str, float]]]]
 """By job id, the phases that have ended: when, and the CPUs on each host until then."""
 
 
@@ -134,7 +134,7 @@ def add_phase(phases: Phases, line: Sequence[event_records.Word]) -> None:
         hosts, after = _counted(texts, _HOSTS_AT)
         _, after = _counted(texts, after)
         slots, _ = _counted(texts, after) if after < len(texts) else ([], after)
-        held = {host: share.cpus or 0 for host, share in lsf_hosts(slots or hosts).items()}
+        held = {share.node: share.cpus or 0 for share in lsf_hosts(slots or hosts)}
     except (ValueError, IndexError) as error:
         raise RowError(f"not a record of a resized job: {error}") from error
     jobid = finish_records.format_job_id(number, index)

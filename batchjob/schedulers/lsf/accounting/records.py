@@ -29,9 +29,8 @@ def ended_job(
     start, end = row.get("startTime", fields.epoch), row.require("endTime", fields.epoch)
     if status & 0x60 == 0:
         raise fields.RowError(f"jStatus {status} is not a final status")
-    shares = shares_by_host(row, "execHosts", slots) or shares_by_host(row, "execHosts", hosts)
-    shares = shares if start else {}  # hosts of a job that never started were only planned
-    cpus = sum(share.cpus or 0 for share in shares.values()) or None
+    nodes = node_shares(row, "execHosts", slots) or node_shares(row, "execHosts", hosts)
+    nodes = nodes if start else ()  # hosts of a job that never started were only planned
     code, signal = (
         decode_wait_status(row.get("exitStatus", fields.integer)) if start else (None, None)
     )
@@ -65,12 +64,12 @@ def ended_job(
         exit_signal=signal,
         reason=LSF_EXIT_INFO.get(exit_info, ("",))[0],
         requested_cpus=row.get("numProcessors", fields.count) or None,
-        requested_gpus=_requested_gpus(row.text("effectiveResReq"), len(shares)),
+        requested_gpus=_requested_gpus(row.text("effectiveResReq"), len(nodes)),
         requested_resources=row.text("effectiveResReq") or row.text("resReq"),
-        allocated_cpus=cpus,
-        allocated_nodes=len(shares) or None,
-        node_list=" ".join(f"{share.cpus}*{host}" for host, share in shares.items()),
-        nodes=tuple(NodeShare(host, *share) for host, share in shares.items()),
+        allocated_cpus=sum(each.cpus or 0 for each in nodes) or None,
+        allocated_nodes=len(nodes) or None,
+        node_list=" ".join(f"{each.cpus}*{each.node}" for each in nodes),
+        nodes=nodes,
         array_jobid=str(number) if index else "",
         array_index=index or None,
         dependencies=row.text("dependCond"),
@@ -84,15 +83,13 @@ def ended_job(
     )
 
 
-def shares_by_host(
-    row: fields.FieldReader, field: str, hosts: Iterable[str]
-) -> Mapping[str, fields.HostShare]:
+def node_shares(row: fields.FieldReader, field: str, hosts: Iterable[str]) -> tuple[NodeShare, ...]:
     """The job's share of each host; none, and an error for `field`, if a host cannot be parsed."""
     try:
         return lsf_hosts(hosts)
     except ValueError as error:
         row.parse_errors.append(f"{field}: {error}")
-        return {}
+        return ()
 
 
 def decode_wait_status(status: int | None) -> tuple[int | None, int | None]:

@@ -11,15 +11,14 @@ from typing import NamedTuple
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.fields import (
     FieldReader,
-    HostShare,
     RowError,
     clock_duration,
     count,
     epoch,
     integer,
+    merged_shares,
     parse_host_list_number,
     sanitize_text,
-    sum_by_host,
 )
 from batchjob.schedulers.pbs.states import EXIT_STATUSES, KILLED, KILLED_BY_PBS, pbs_end_state
 from batchjob.schedulers.records import JobRecord, NodeShare, run_time
@@ -77,7 +76,7 @@ def job_record(
     nodes = _node_shares(row, options.gpu_resources)
     requested_gpus = _requested_gpus(row, options.gpu_resources)
     held = _held(row, nodes, options, requested_gpus)
-    if len(nodes) == 1 or held == HostShare():
+    if len(nodes) == 1 or held == _NOTHING_KNOWN:
         nodes = tuple(NodeShare(each.node, *held) for each in nodes)
     cpu_seconds = row.get("resources_used.cput", clock_duration)
     walltime = row.get("resources_used.walltime", clock_duration)
@@ -116,9 +115,9 @@ def job_record(
         requested_gpus=requested_gpus,
         requested_nodes=row.get("Resource_List.nodect", count),
         requested_resources=row.text("Resource_List.select") or row.text("Resource_List.nodes"),
-        allocated_cpus=held.cpus,
-        allocated_memory_bytes=held.memory_bytes,
-        allocated_gpus=held.gpus,
+        allocated_cpus=held[0],
+        allocated_memory_bytes=held[1],
+        allocated_gpus=held[2],
         allocated_nodes=len(nodes) or None,
         allocated_resources=row.text("exec_vnode"),
         node_list=row.text("exec_host"),
@@ -185,18 +184,20 @@ def _node_shares(row: FieldReader, gpu_resources: tuple[str, ...]) -> tuple[Node
     if not host:
         return ()
     try:
-        shares: Mapping[str, HostShare] = (
-            pbs_exec_vnode(vnode, host, gpu_resources) if vnode else pbs_exec_host(host)
-        )
+        return pbs_exec_vnode(vnode, host, gpu_resources) if vnode else pbs_exec_host(host)
     except ValueError as error:
         row.parse_errors.append(f"exec_host: {error}")
         return ()
-    return tuple(NodeShare(node, *share) for node, share in shares.items())
+
+
+_Held = tuple[float | None, int | None, int | None]
+"""CPUs, bytes of memory and GPUs."""
+_NOTHING_KNOWN: _Held = (None, None, None)
 
 
 def _held(
     row: FieldReader, nodes: tuple[NodeShare, ...], options: RecordOptions, requested: int | None
-) -> HostShare:
+) -> _Held:
     """What the job holds of all its nodes.
 
     `resource_assigned` of a start says what it keeps from others: with exclusive placement the
@@ -204,18 +205,18 @@ def _held(
     Torque, are granted with it.
     """
     if not nodes:
-        return HostShare()
-    cpus, memory, gpus = (_total(nodes, name) for name in HostShare._fields)
+        return _NOTHING_KNOWN
+    cpus, memory, gpus = (_total(nodes, name) for name in ("cpus", "memory_bytes", "gpus"))
     gpus = requested if gpus is None else gpus
     assigned_cpus = row.get("resource_assigned.ncpus", count)
     if assigned_cpus is None:
         is_exclusive = "excl" in row.text("Resource_List.place")  # also exclhost
-        return HostShare() if is_exclusive else HostShare(cpus, memory, gpus)
+        return _NOTHING_KNOWN if is_exclusive else (cpus, memory, gpus)
     assigned_memory = row.get("resource_assigned.mem", size_bytes)
     assigned_gpus = _most(
         row.get(f"resource_assigned.{name}", count) for name in options.gpu_resources
     )
-    return HostShare(
+    return (
         assigned_cpus,
         memory if assigned_memory is None else assigned_memory,
         gpus if assigned_gpus is None else assigned_gpus,
@@ -255,9 +256,9 @@ def _total(nodes: tuple[NodeShare, ...], name: str) -> int | None:
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 
 
-def pbs_exec_host(text: str) -> dict[str, HostShare]:
+def pbs_exec_host(text: str) -> tuple[NodeShare, ...]:
     """Hosts of `n1/0*8+n2/3` (PBS: `*8` CPUs), `n1/7+n1/6` or `n1/0-7` (Torque: slots)."""
-    return sum_by_host((host, HostShare(cpus)) for host, cpus in _exec_hosts(text))
+    return merged_shares(NodeShare(host, cpus) for host, cpus in _exec_hosts(text))
 
 
 def _exec_hosts(text: str) -> Iterator[tuple[str, int]]:
@@ -278,7 +279,7 @@ def _exec_hosts(text: str) -> Iterator[tuple[str, int]]:
 
 def pbs_exec_vnode(
     exec_vnode: str, exec_host: str, gpu_resources: tuple[str, ...] = GPU_RESOURCES
-) -> dict[str, HostShare]:
+) -> tuple[NodeShare, ...]:
     """Shares per host from `(n1[0]:ncpus=4+n1[1]:ncpus=4)+(n2:ncpus=8:mem=2gb:ngpus=1)`.
 
     A chunk in parentheses may lie on several vnodes; its host is the chunk's counterpart in
@@ -290,18 +291,19 @@ def pbs_exec_vnode(
     hosts = [host for host, _ in _exec_hosts(exec_host)] if exec_host else []
     if len(hosts) != len(chunks):
         hosts = []
-    return sum_by_host(
-        (hosts[at] if hosts else vnode.split(":", 1)[0], _vnode_share(vnode, gpu_resources))
+    return merged_shares(
+        _vnode_share(hosts[at] if hosts else vnode.split(":", 1)[0], vnode, gpu_resources)
         for at, chunk in enumerate(chunks)
         for vnode in chunk.split("+")
     )
 
 
-def _vnode_share(vnode: str, gpu_resources: tuple[str, ...]) -> HostShare:
+def _vnode_share(node: str, vnode: str, gpu_resources: tuple[str, ...]) -> NodeShare:
     resources = dict(part.split("=", 1) for part in vnode.split(":")[1:] if "=" in part)
     cpus, memory = resources.get("ncpus"), resources.get("mem")
     found = (resources[name] for name in gpu_resources if name in resources)
-    return HostShare(
+    return NodeShare(
+        node,
         None if cpus is None else parse_host_list_number(cpus, vnode),
         None if memory is None else size_bytes(memory),
         _most(parse_host_list_number(each, vnode) for each in found),

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchjob.schedulers.fields import HostShare
 from batchjob.schedulers.lsf.formats import lsf_hosts
 from batchjob.schedulers.pbs.accounting.records import pbs_exec_host, pbs_exec_vnode
+from batchjob.schedulers.records import NodeShare
 from batchjob.schedulers.slurm.hostlist import slurm_hosts
 
 
@@ -95,26 +95,35 @@ def test_any_text_is_hosts_or_host_list_error(text):
 
 
 def test_pbs_exec_host():
-    assert pbs_exec_host("n1/0*8+n2/3") == {"n1": HostShare(8), "n2": HostShare(1)}
+    assert pbs_exec_host("n1/0*8+n2/3") == (
+        NodeShare("n1", 8),
+        NodeShare("n2", 1),
+    )
 
 
 def test_torque_exec_host():
-    assert pbs_exec_host("n1/7+n1/6+n2/0") == {"n1": HostShare(2), "n2": HostShare(1)}
-    assert pbs_exec_host("n1/0-7+n2/0,2-3") == {
-        "n1": HostShare(8),
-        "n2": HostShare(3),
-    }
+    assert pbs_exec_host("n1/7+n1/6+n2/0") == (
+        NodeShare("n1", 2),
+        NodeShare("n2", 1),
+    )
+    assert pbs_exec_host("n1/0-7+n2/0,2-3") == (
+        NodeShare("n1", 8),
+        NodeShare("n2", 3),
+    )
 
 
 def test_pbs_exec_vnode():
     assert pbs_exec_vnode(
         "(n1[0]:ncpus=4:mem=1gb+n1[1]:ncpus=4)+(n2:ncpus=8:ngpus=1)", "n1/0*8+n2/0*8"
-    ) == {"n1": HostShare(8, 1024**3, None), "n2": HostShare(8, None, 1)}
+    ) == (
+        NodeShare("n1", 8, 1024**3, None),
+        NodeShare("n2", 8, None, 1),
+    )
 
 
 def test_exec_vnode_chunks_on_one_host_are_summed():
     text = "(pbs01:ncpus=1:mem=102400kb)+(pbs01:ncpus=1:mem=102400kb)"
-    assert pbs_exec_vnode(text, "pbs01/0+pbs01/1") == {"pbs01": HostShare(2, 209715200, None)}
+    assert pbs_exec_vnode(text, "pbs01/0+pbs01/1") == (NodeShare("pbs01", 2, 209715200, None),)
 
 
 @pytest.mark.parametrize("text", ["n1", "n1/0*x", "/0", "+"])
@@ -124,5 +133,11 @@ def test_invalid_exec_host(text):
 
 
 def test_lsf_hosts():
-    assert lsf_hosts(["h1", "h1", "h2"]) == {"h1": HostShare(2), "h2": HostShare(1)}
-    assert lsf_hosts(["16*h1", "h2"]) == {"h1": HostShare(16), "h2": HostShare(1)}
+    assert lsf_hosts(["h1", "h1", "h2"]) == (
+        NodeShare("h1", 2),
+        NodeShare("h2", 1),
+    )
+    assert lsf_hosts(["16*h1", "h2"]) == (
+        NodeShare("h1", 16),
+        NodeShare("h2", 1),
+    )
