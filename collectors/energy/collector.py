@@ -13,7 +13,7 @@ from collectors.collector import Collector, CollectorModule
 from collectors.emissions.providers.provider import EmissionFactor
 from collectors.energy import checkpoint
 from collectors.energy.ledger import EnergyAccounts, IdlePower, Ledger
-from collectors.energy.metrics import METRICS, MeterSummary, families
+from collectors.energy.metrics import METRICS, families
 from collectors.energy.split import NodeSnapshot
 from collectors.host import Host
 from collectors.metric import MetricFamily
@@ -80,15 +80,15 @@ class EnergyCollector(Collector):
         self._ticked_at = float("-inf")
         self._read_at: dict[str, float] = {}
         self._tick_errors = 0
-        self._summary = MeterSummary()
+        self._accounts = EnergyAccounts()
         self._once = LogOnce(log)
         self.threads = (PeriodicTask("energy", self.step),)
 
     def collect(self) -> list[MetricFamily]:
-        return families(self._summary, self._host.monotonic())
+        return families(self._accounts, self._host.monotonic())
 
     def accounts(self) -> EnergyAccounts:
-        return self._summary.accounts
+        return self._accounts
 
     def step(self) -> float:
         """Tick once; returns the seconds until the next tick."""
@@ -97,7 +97,7 @@ class EnergyCollector(Collector):
             self._once.forget("tick")
         except Exception as error:  # a failed tick must not end the accounting
             self._tick_errors += 1
-            self._summary = self._summary._replace(tick_errors=self._tick_errors)
+            self._accounts = self._accounts._replace(tick_errors=self._tick_errors)
             self._once.warning("tick", "energy: %s: %s", type(error).__name__, error)
         return self.seconds_until_next_tick()
 
@@ -202,13 +202,8 @@ class EnergyCollector(Collector):
         accounts = ledger.book(self._take_snapshot(reading), self._current_factors())
         meter = self._meter.name if self._meter else ""
         self._state.save(checkpoint.document(meter, sorted(self._metered), ledger))
-        self._summary = MeterSummary(
-            self._meter,
-            ledger.includes_gpus,
-            self._options.idle_watts is not None,
-            accounts,
-            dict(self._read_at),
-            self._tick_errors,
+        self._accounts = accounts._replace(
+            meter=self._meter, read_at=dict(self._read_at), tick_errors=self._tick_errors
         )
 
     def _current_factors(self) -> Iterable[EmissionFactor]:

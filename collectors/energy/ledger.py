@@ -19,7 +19,7 @@ from collectors.energy.split import (
     split_host,
 )
 from collectors.jobs.view import JobName
-from collectors.power.meter import GpuEnergyReading, MeterReading, energy_between
+from collectors.power.meter import GpuEnergyReading, Meter, MeterReading, energy_between
 
 _WINDOW_SECONDS = 60.0
 # Hardware ages and is replaced: a minimum measured once must not apply forever.
@@ -96,7 +96,7 @@ class JobAccount(NamedTuple):
 
 
 class EnergyAccounts(NamedTuple):
-    """The published state of the ledger; immutable."""
+    """What a scrape exposes: the state of the ledger and its meters; replaced at each tick."""
 
     jobs: tuple[JobAccount, ...] = ()
     node: Mapping[tuple[Component, Consumer], float] = {}
@@ -105,6 +105,11 @@ class EnergyAccounts(NamedTuple):
     seconds_without_data: float = 0.0
     gpu_seconds_without_data: float = 0.0
     idle_watts: float | None = None
+    idle_configured: bool = False
+    meter: Meter | None = None
+    includes_gpus: bool = False
+    read_at: Mapping[str, float] = {}  # by meter, in Host.monotonic() seconds
+    tick_errors: int = 0
 
     def deviation(self) -> float | None:
         """The fraction of the metered energy by which the accounts differ from it."""
@@ -304,6 +309,8 @@ class Ledger:
             seconds_without_data=self.seconds_without_data,
             gpu_seconds_without_data=self.gpu_seconds_without_data,
             idle_watts=self.idle.watts(snapshot.epoch),
+            idle_configured=self.idle.configured is not None,
+            includes_gpus=self.includes_gpus,
         )
 
 

@@ -1,8 +1,5 @@
 """The families of the energy collector."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
 from collectors.energy.ledger import EnergyAccounts
 from collectors.metric import Metric, MetricFamily, join, labelled_family, labels, to_metric
@@ -37,20 +34,8 @@ METRICS = (JOB_ENERGY, JOB_EMISSIONS, NODE_ENERGY, SOURCE, IDLE, DEVIATION, OVER
 # fmt: on
 
 
-class MeterSummary(NamedTuple):
-    """What a scrape exposes; replaced as a whole at each tick."""
-
-    meter: Meter | None = None
-    includes_gpus: bool = False
-    idle_configured: bool = False
-    accounts: EnergyAccounts = EnergyAccounts()
-    read_at: Mapping[str, float] = {}  # by meter, in Host.monotonic() seconds
-    tick_errors: int = 0
-
-
-def families(summary: MeterSummary, now: float) -> list[MetricFamily]:
+def families(accounts: EnergyAccounts, now: float) -> list[MetricFamily]:
     """Render the families; those without samples are left out."""
-    accounts = summary.accounts
     result = [
         *_job_families(accounts),
         MetricFamily(
@@ -60,9 +45,9 @@ def families(summary: MeterSummary, now: float) -> list[MetricFamily]:
                 for (component, consumer), joules in accounts.node.items()
             ],
         ),
-        labelled_family(AGE, {name: now - at for name, at in summary.read_at.items()}),
-        MetricFamily(TICK_ERRORS, [(labels(), summary.tick_errors)]),
-        *(_meter_families(summary) if summary.meter else ()),
+        labelled_family(AGE, {name: now - at for name, at in accounts.read_at.items()}),
+        MetricFamily(TICK_ERRORS, [(labels(), accounts.tick_errors)]),
+        *(_meter_families(accounts, accounts.meter) if accounts.meter else ()),
     ]
     if (deviation := accounts.deviation()) is not None:
         result.append(MetricFamily(DEVIATION, [(labels(), deviation)]))
@@ -83,18 +68,16 @@ def _job_families(accounts: EnergyAccounts) -> tuple[MetricFamily, MetricFamily]
     return MetricFamily(JOB_ENERGY, joules), MetricFamily(JOB_EMISSIONS, grams)
 
 
-def _meter_families(summary: MeterSummary) -> list[MetricFamily]:
-    assert summary.meter is not None
-    accounts = summary.accounts
-    gpus = "included" if summary.includes_gpus else "apart"
-    without_data = {summary.meter.name: accounts.seconds_without_data}
+def _meter_families(accounts: EnergyAccounts, meter: Meter) -> list[MetricFamily]:
+    gpus = "included" if accounts.includes_gpus else "apart"
+    without_data = {meter.name: accounts.seconds_without_data}
     if any(component == "gpu" for component, _ in accounts.node):
         without_data["gpu"] = accounts.gpu_seconds_without_data
-    source = labels(source=summary.meter.name, scope=summary.meter.scope, gpus=gpus)
+    source = labels(source=meter.name, scope=meter.scope, gpus=gpus)
     result = [MetricFamily(SOURCE, [(source, 1.0)]), labelled_family(WITHOUT_DATA, without_data)]
-    if summary.includes_gpus:
+    if accounts.includes_gpus:
         result.append(MetricFamily(OVERDRAWN, [(labels(), accounts.overdrawn_joules)]))
     if accounts.idle_watts is not None:
-        origin = "configured" if summary.idle_configured else "learned"
+        origin = "configured" if accounts.idle_configured else "learned"
         result.append(labelled_family(IDLE, {origin: accounts.idle_watts}))
     return result
