@@ -236,7 +236,7 @@ def _format_factor(factor: EmissionFactor) -> str:
 
 
 def _error_reasons(sources: Sequence[ProviderPoller]) -> str:
-    found = {reason for each in sources for reason, count in each.errors().items() if count}
+    found = {reason for each in sources for reason, count in each.errors.items() if count}
     return ", ".join(sorted(found))
 
 

@@ -9,7 +9,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from http import HTTPStatus
-from typing import Generic, TypeVar
 
 from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.connection import HttpConnection, RenderedResponse
@@ -25,12 +24,10 @@ _INTERNAL_ERROR = text_response(
     HTTPStatus.INTERNAL_SERVER_ERROR, "internal error; see the exporter's log"
 )
 
-T = TypeVar("T")
-
 _QueuedRequest = tuple[HttpConnection, HttpRequest]
 
 
-class RoundRobinQueue(Generic[T]):
+class RoundRobinQueue:
     """Serves clients in turn, however much one of them puts into it.
 
     Each client has a queue of its own; `get` takes the first item of each queue in turn.
@@ -40,7 +37,7 @@ class RoundRobinQueue(Generic[T]):
         """`max_waiting`: the maximum number of waiting items of one client."""
         self._max_waiting = max_waiting
         # No queue is empty; the first one is served next.
-        self._queues: dict[Hashable, deque[T]] = {}
+        self._queues: dict[Hashable, deque[_QueuedRequest]] = {}
         self._changed = threading.Condition()
         self._closed = False
 
@@ -48,7 +45,7 @@ class RoundRobinQueue(Generic[T]):
         with self._changed:
             return Counter({client: len(queue) for client, queue in self._queues.items()})
 
-    def put(self, client: Hashable, item: T) -> bool:
+    def put(self, client: Hashable, item: _QueuedRequest) -> bool:
         """Append an item; False if the client's queue is full or all are closed."""
         with self._changed:
             queue = self._queues.get(client, deque())
@@ -59,7 +56,7 @@ class RoundRobinQueue(Generic[T]):
             self._changed.notify()
             return True
 
-    def get(self) -> T | None:
+    def get(self) -> _QueuedRequest | None:
         """Wait for the next item; None when the queue is closed and empty."""
         with self._changed:
             while not self._queues:
@@ -73,7 +70,7 @@ class RoundRobinQueue(Generic[T]):
                 self._queues[client] = queue  # moves to the end
             return item
 
-    def withdraw(self, client: Hashable) -> T | None:
+    def withdraw(self, client: Hashable) -> _QueuedRequest | None:
         """Take back the last item that the client put; None if none of its items waits."""
         with self._changed:
             queue = self._queues.get(client)
@@ -105,8 +102,8 @@ class RequestWorkers:
         self._max_waiting = max_waiting
         self._deliver = deliver
         # Requests whose password must be checked first, and all others.
-        self.log_ins: RoundRobinQueue[_QueuedRequest] = RoundRobinQueue(_MAX_WAITING_LOG_INS)
-        self.requests: RoundRobinQueue[_QueuedRequest] = RoundRobinQueue(max_waiting)
+        self.log_ins = RoundRobinQueue(_MAX_WAITING_LOG_INS)
+        self.requests = RoundRobinQueue(max_waiting)
         self._closed = False
         self.threads = [
             threading.Thread(

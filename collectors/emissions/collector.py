@@ -42,7 +42,7 @@ class EmissionsCollector(SiteFactors, Collector):
                 [
                     (labels(provider=poller.name, reason=reason), float(count))
                     for poller in self.pollers
-                    for reason, count in poller.errors().items()
+                    for reason, count in poller.errors.items()
                 ],
             ),
         ]

@@ -5,8 +5,7 @@ Each provider is queried in a thread of its own, and its last answer is kept.
 
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -100,7 +99,7 @@ class ProviderPoller:
     fetch_json: FetchJson
     clock: Clock = time.time
     spread: float = 0.0
-    _errors: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     _last_factors: tuple[EmissionFactor, ...] = ()
 
     def __post_init__(self) -> None:
@@ -122,9 +121,6 @@ class ProviderPoller:
             if now - each.observed_at <= longest_age(each.provider)
         )
 
-    def errors(self) -> Mapping[str, int]:
-        return {reason: self._errors[reason] for reason in REASONS}
-
     def _query(self) -> None:
         try:
             factors = self.provider.read(self.fetch_json, self.access, self.clock())
@@ -133,7 +129,7 @@ class ProviderPoller:
                 hours = (now - max(each.observed_at for each in factors)) / 3600
                 raise FactorError("late", f"the newest value is {hours:.1f} hours old")
         except FactorError as error:
-            self._errors[error.reason] += 1
+            self.errors[error.reason] += 1
             raise PostponedError(str(error), error.seconds) from error
         self._last_factors = factors  # atomic: readers see either the old or the new ones
 

@@ -27,7 +27,7 @@ from collectors.jobs.discovery.watch import CgroupWatcher
 from collectors.jobs.processes.exits import ExitWatcher
 from collectors.jobs.processes.identifier import UserNames
 from collectors.jobs.processes.ledger import ProcessLedger
-from collectors.jobs.processes.scanner import ProcessScanner, ScanSettings
+from collectors.jobs.processes.scanner import ProcessScanner
 from collectors.jobs.state.job import Job
 from collectors.jobs.state.job_table import IGNORED_REASONS, OVERFLOW, JobTable, Sampler
 from collectors.jobs.view import JobCpu, JobHolder, JobIdentity, JobLifetime, JobName
@@ -109,17 +109,9 @@ class JobsCollector(Collector):
             self._errors,
         )
         self.table = JobTable(host, files, options.linger, options.max, options.max_ended)
-        settings = ScanSettings(
-            interval=options.processes_interval,
-            io="process-io" in groups,
-            open_files="open-files" in groups,
-            network="network" in groups,
-            job_name=options.name,
-            container_directories=options.container_directories,
-        )
         self._exits = ExitWatcher(self._read_after_exit, self._read_ending, descriptors)
         self.scanner = ProcessScanner(
-            host, self.table, names or UserNames(), settings, self._exits, self._errors
+            host, self.table, names or UserNames(), options, self._exits, self._errors
         )
         self.sampler = Sampler(self.table)
         self.watcher = CgroupWatcher(self.table, self._wake_threads, self._errors)

@@ -8,7 +8,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from batchjob.quantities.reading import Interface, ProcessReading
 from batchjob.runtime.log import LogOnce
@@ -24,6 +24,9 @@ from collectors.jobs.processes.snapshot import JobScanState, SnapshotReader
 from collectors.jobs.state.job import Job, JobScan
 from collectors.jobs.state.job_table import JobTable
 
+if TYPE_CHECKING:
+    from collectors.jobs.collector import JobsOptions
+
 log = logging.getLogger(__name__)
 
 STUCK_SECONDS = 5.0  # if reading one process takes longer, it is abandoned
@@ -37,18 +40,6 @@ _REQUESTED_PAUSE_SECONDS = 0.25
 _REST_FACTOR, _REST_FACTOR_WHILE_YOUNG = 50, 4
 
 
-@dataclass(frozen=True)
-class ScanSettings:
-    """What to read of processes."""
-
-    interval: float
-    io: bool
-    open_files: bool
-    network: bool
-    job_name: bool
-    container_directories: tuple[str, ...] = ()
-
-
 class ProcessScanner:
     """Owns the thread; sets `Job.last_scan`, and has `JobIdentifier` set the job's identity."""
 
@@ -57,19 +48,21 @@ class ProcessScanner:
         host: Host,
         table: JobTable,
         names: identifier.UserNames,
-        settings: ScanSettings,
+        options: "JobsOptions",
         exits: ExitWatcher,
         errors: ReadErrors,
     ) -> None:
         self._host = host
         self._table = table
-        self._settings = settings
+        self._interval = options.processes_interval
+        self._groups = frozenset(options.metrics)
+        self._wants_io = "process-io" in self._groups
         self._exits = exits
         self._errors = errors
-        self._reader = SnapshotReader(host, errors, settings.io)
-        self._kernel = KernelCounters(host, settings.io, settings.network)
+        self._reader = SnapshotReader(host, errors, self._wants_io)
+        self._kernel = KernelCounters(host, self._wants_io, "network" in self._groups)
         self._identifier = identifier.JobIdentifier(
-            self._reader, names, errors, settings.job_name, settings.container_directories
+            self._reader, names, errors, options.name, options.container_directories
         )
         self._once = LogOnce(log)
         self._wake = threading.Event()
@@ -190,7 +183,7 @@ class ProcessScanner:
             has_ended |= job.ended is not None and not self._kernel.is_final(job, state.kernel)
         kernel_states = [state.kernel for state in self._states.values()]
         self._kernel.refresh(kernel_states, has_ended=has_ended)
-        self._reader.io = self._settings.io and not self._kernel.counts_io
+        self._reader.io = self._wants_io and not self._kernel.counts_io
 
     def _run(self, generation: int) -> None:
         while not self._stopped and generation == self._generation:
@@ -222,7 +215,7 @@ class ProcessScanner:
         except Exception as error:  # one odd process must not end the scans
             self._once.warning("look", "processes: %s: %s", type(error).__name__, error)
             self._errors.count("processes")
-            return self._settings.interval
+            return self._interval
 
     def _pause_seconds(self, job: Job, state: JobScanState) -> float:
         age = state.scanned_at - state.first_seen_at
@@ -231,10 +224,9 @@ class ProcessScanner:
         variables = registry.job_manager(job.layout_match.manager).variables
         lacks_details = bool(variables) and not (state.details or state.denied)
         if age < identifier.ROOT_OWNER_SECONDS and (lacks_details or not state.owner):
-            return min(_UNIDENTIFIED_PAUSE_SECONDS, self._settings.interval)
+            return min(_UNIDENTIFIED_PAUSE_SECONDS, self._interval)
         requested = state.has_exits or self._requested_at > state.scanned_at
-        interval = self._settings.interval
-        return min(_REQUESTED_PAUSE_SECONDS, interval) if requested else interval
+        return min(_REQUESTED_PAUSE_SECONDS, self._interval) if requested else self._interval
 
     def _scan_job(self, job: Job, state: JobScanState) -> None:
         snapshot = self._reader.read(job, state)
@@ -263,7 +255,7 @@ class ProcessScanner:
         self._exits.follow(job, [process.pid for process in earliest])
         sums = self._sum_processes(job, state)
         lacks_io = sums is not None and sums.read_bytes is None and not self._kernel.counts_io
-        if self._settings.io and not state.denied and lacks_io:
+        if self._wants_io and not state.denied and lacks_io:
             self._count_unreadable_io(state)
         job.last_scan = JobScan(
             self._host.monotonic(),
@@ -368,15 +360,15 @@ class ProcessScanner:
         self, state: JobScanState, owned: list[Process], sums: ProcessCounters | None
     ) -> ProcessReading:
         counters = sums or ProcessCounters(0.0, 0.0)
-        settings = self._settings
+        counts_files = "open-files" in self._groups
         threads = sum(process.threads for process in owned)
         state.threads_seen = max(state.threads_seen, threads)
         return ProcessReading(
             processes=len(owned),
             threads=threads,
             threads_seen=state.threads_seen,
-            open_files=self._count_open_files(owned) if settings.open_files else None,
-            open_files_limit=self._sum_open_files_limits(owned) if settings.open_files else None,
+            open_files=self._count_open_files(owned) if counts_files else None,
+            open_files_limit=self._sum_open_files_limits(owned) if counts_files else None,
             network=self._read_network(state, owned)
             or (self._kernel.interfaces(state.kernel) if state.kernel.cgroups else None),
             **counters._asdict(),
@@ -398,7 +390,7 @@ class ProcessScanner:
     def _read_network(
         self, state: JobScanState, owned: list[Process]
     ) -> Mapping[str, Interface] | None:
-        if not (self._settings.network and owned):
+        if not ("network" in self._groups and owned):
             return None
         first = min(owned, key=lambda process: process.started)
         try:
