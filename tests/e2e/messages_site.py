@@ -7,6 +7,7 @@ the helper.
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -31,6 +32,7 @@ from tests.helpers.waiting import scaled
 
 ALONE, HELPED = CLUSTERS = (stack.CLUSTER, "helped")
 GPUS = 4
+REPOSITORY = Path(__file__).parents[2]
 
 
 class Site(NamedTuple):
@@ -82,7 +84,7 @@ def running(folder: Path) -> Iterator[Site]:
         gpus = made.enter_context(RunningGpus(fake, GPUS))
         settings = programs_environment(folder, library / "libnvidia-ml.so.1")
         environ = [f"{name}={value}" for name, value in settings.items()]
-        conf = "AccountingStorageTRES=gres/gpu\n"
+        conf = "AccountingStorageTRES=gres/gpu\nMailProg={root}/mail\n"
         cluster = made.enter_context(
             slurm.cluster(cgroup=1, nodes=1, cpus=8, gpus=GPUS, conf=conf, users=["erin"])
         )
@@ -97,7 +99,9 @@ def running(folder: Path) -> Iterator[Site]:
         scraping = _scraping(folder, cluster, exporters, poller, server)
         tsdb = made.enter_context(prometheus.serving(scraping))
         config = stack.write_configuration(folder, tsdb.url, {"sacct": {}}, poller, server)
-        _configure(config, relay.address, f"http://{server}", _token(folder))
+        token = _token(folder)
+        _configure(config, relay.address, f"http://{server}", token)
+        _write_mail_program(cluster, relay.address, f"http://{server}", token)
         made.enter_context(stack.running_program("batchjob_stats_server", config / "server.yml"))
         path = os.pathsep.join((cluster.environ["PATH"], os.environ["PATH"]))
         made.enter_context(
@@ -148,6 +152,23 @@ def _token(folder):
     file.write_text(text)
     file.chmod(0o600)
     return str(file)
+
+
+def _write_mail_program(cluster, relay, server, token):
+    """The script of docs/schedulers/slurm.md, with a command that the user of slurmctld can run."""
+    for name in ("batchjob", "batchjob_cli"):
+        shutil.copytree(REPOSITORY / name, cluster.root / "lib" / name)
+    own_token = cluster.root / "mail.token"
+    shutil.copyfile(token, own_token)
+    own_token.chmod(0o600)
+    shutil.chown(own_token, "slurm")
+    program = cluster.root / "mail"
+    program.write_text(
+        f"#!/bin/sh\ncd {cluster.root}/lib\nexec /usr/bin/python3 -m batchjob_cli mail "
+        f"--server {server} --token-file {own_token} --cluster {ALONE} --smtp {relay} "
+        '--from slurm@example.org "$@"\n'
+    )
+    program.chmod(0o755)
 
 
 def _configure(config, relay, server, token):

@@ -55,7 +55,7 @@ def jobs(site, before):
     pid = until(lambda: site.sleeping(running[WORKING]), "a process of the job")
     site.gpus.work(3, 80, pid)
     ended = {
-        "alice": submit("alice", command(CPU_SECONDS), "--job-name=train"),
+        "alice": submit("alice", command(CPU_SECONDS), "--job-name=train", "--mail-type=END"),
         "bob": submit("bob", f"{command(CPU_SECONDS)}; exit 3", "--job-name=broken"),
     }
     site.slurm.wait(*ended.values(), timeout=240)
@@ -93,6 +93,24 @@ def test_mail_has_the_final_figures(site, jobs, cluster, user, name, state, exit
     assert "%" in line
     page = mail.get_body(("html",)).get_content()
     assert f"<h1>Job {jobs[user]} on {cluster}</h1>" in page
+
+
+def test_mail_of_slurm_has_the_report(site, jobs):
+    """slurmctld calls its MailProg at the end of the job that asked for a mail, and of no other."""
+    told = until(lambda: slurms_own_mails(site), "Slurm's mail", 180, 1)
+    ((recipients, mail),) = told
+    assert recipients == ["alice"]
+    assert re.search(rf"Job_id={jobs['alice']} Name=train Ended, .*COMPLETED", mail["Subject"])
+    text = mail.get_content()
+    assert text.startswith(f"Job ID: {jobs['alice']}\r\n")
+    assert "State: COMPLETED (exit code 0)" in text
+    (utilized,) = re.findall(r"CPU Utilized: 00:00:(\d\d)", text)
+    assert CPU_SECONDS <= int(utilized) <= CPU_SECONDS + 1
+
+
+def slurms_own_mails(site):
+    sent = zip(site.relay.recipients, site.relay.mails, strict=True)
+    return [(to, mail) for to, mail in sent if mail["From"] == "slurm@example.org"]
 
 
 def idle_jobs(site, cluster, **parameters):
