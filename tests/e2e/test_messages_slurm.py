@@ -147,7 +147,8 @@ def test_the_alert_on_idle_gpus_fires_within_its_time(site, jobs, before, cluste
 def test_the_owner_of_an_idle_gpu_is_told_once(site, jobs, cluster):
     (mail,) = until(partial(mails, site, IDLE, jobs[IDLE], cluster), "a mail", 120, 1)
     assert f" (idle) on {cluster}: GPUs idle for 1 min" in mail["Subject"]
-    assert "0 %, 0 of 1 GPUs" in mail.get_body(("plain",)).get_content()
+    text = mail.get_body(("plain",)).get_content()
+    assert "0 %, 0 of 1 GPUs" in text, text.partition("unsubscribe")[0]
     assert mails(site, WORKING, jobs[WORKING], cluster) == []
 
 

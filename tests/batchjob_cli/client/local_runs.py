@@ -7,14 +7,13 @@ import uuid
 from batchjob.local_runs import record
 from batchjob.schedulers.states import JobState
 
-NOW = int(time.time())
-
 
 def finished_run(name, state=JobState.COMPLETED, **more):
     """A run that took a minute."""
+    now = int(time.time())
     return record.Run(
         jobid=str(uuid.uuid4()), node=os.uname().nodename, user="alice", uid=1000,
-        submit_time=NOW - 90, start_time=NOW - 90, end_time=NOW - 30, state=state, name=name,
+        submit_time=now - 90, start_time=now - 90, end_time=now - 30, state=state, name=name,
         supervisor=record.SupervisorProcess(1, 1, "gone"),
         exit_code=0 if state == "COMPLETED" else 1,
         user_cpu_seconds=50.0, system_cpu_seconds=4.0, peak_memory_bytes=3 << 30,

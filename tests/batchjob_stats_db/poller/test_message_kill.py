@@ -52,8 +52,7 @@ def test_killed_at_random_instants(url, rows, tmp_path, long_form):
     assert recipients == {f"user{number}@example.org" for number in range(jobs)}
     assert len(ids) == jobs  # who got one twice got the same one
     doubled = sum(ids.values()) - jobs
-    assert doubled <= kills
-    assert max(ids.values()) <= 2
+    assert doubled <= kills  # each kill leaves one message in doubt at most, which may be the same
     assert {row["state"] for row in rows(schema.outbox)} == {"sent"}
 
 
