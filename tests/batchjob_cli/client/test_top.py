@@ -115,7 +115,7 @@ def test_enter_opens_the_report_of_a_job(data):
             await pilot.press("down", "enter")
             for _ in range(int(scaled(400))):
                 await pilot.pause(0.05)
-                if isinstance(app.screen, top.JobReport):
+                if isinstance(app.screen, top.JobReport) and app.screen.query(Static):
                     break
             assert "later" in str(app.screen.query_one(Static).render())
             await pilot.press("escape")
