@@ -62,9 +62,18 @@ def with_seen_change(record: JobRecord, known: UnfinishedJob | None, now: float)
     if known.resized_cpu_seconds is None:
         return record
     record = record._replace(nodes=(), **_NODES_SO_FAR)
-    if record.state.is_live:
-        return record
-    return record._replace(allocated_cpus=None, allocated_gpus=None, allocated_memory_bytes=None)
+    return record if record.state.is_live else without_allocation(record)
+
+
+def without_allocation(record: JobRecord) -> JobRecord:
+    """The record without what its job held, which earlier records say."""
+    amounts: dict[str, Any] = dict.fromkeys(_AMOUNTS.values())
+    return record._replace(nodes=(), **amounts, **_NODES_SO_FAR)
+
+
+def not_known(record: JobRecord) -> JobRecord:
+    """The record of a job of which a change was not read: what it held is not known."""
+    return without_allocation(record)._replace(resized_cpu_seconds=0.0)
 
 
 # Nodes on which it ran remain nodes of the job.

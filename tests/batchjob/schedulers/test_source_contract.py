@@ -1,5 +1,6 @@
 """One set of made-up lives, as each source of records would tell it: the rows must be equal."""
 
+import functools
 import json
 import os
 import time
@@ -51,6 +52,7 @@ class Life(NamedTuple):
     limit: int = 10 * HOUR
     counted: int | None = None  # what the scheduler says of its run time, where that is impossible
     gpus: int = 0
+    resized: int = 0  # seconds after its submission
 
     @property
     def told(self) -> int | None:
@@ -145,6 +147,7 @@ def lsf_acct(life):
         status=f"{status[0]} 12.5", name='"train"', info=str(life.lsf_info),
         exit=f'"" "projA" {status[1]} 4 "" "" {life.index or 0} 2097152 4194304 "" "" "" "" 0 ""',
         limits=f"{life.limit} 4194304 1500000",
+        more=f'"" -1 "" "" "" "" -1 "" "" 5136 "" {BEGIN + (life.resized or start or 0)} "" ""',
         rest=f'"" -1 "" -1 0 "" 0 0 "" {life.told or 0} "/home/alice/run" 0 "" '
         "0.000000 0.00 0.00 0.00 0.00",
     )  # fmt: skip
@@ -162,7 +165,7 @@ def lsf_stream(life):
     if life.start is not None:
         pairs |= {
             "startTime": BEGIN + life.start, "runTime": life.told, "execHosts": "node01",
-            "slotUsages": 4,
+            "slotUsages": 4, "lastResizeTime": BEGIN + (life.resized or life.start),
         }  # fmt: skip
     words = " ".join(f'"{name}" "{value}"' for name, value in pairs.items() if value)
     line = f'"JOB_FINISH2" "10.1" {BEGIN + life.end} 7 {len(pairs)} {words}'
@@ -487,15 +490,44 @@ def test_every_source_tells_the_same_of_a_job_that_has_not_ended(tell, moment):
 
 
 def pbs_phases():
+    return pbs_phases_read_from("S")
+
+
+def pbs_phases_read_from(letter):
+    """A job that gave back a node, of which the first line that is read has this letter."""
     job = f"user=alice ctime={BEGIN} etime={BEGIN} start={BEGIN + 60}"
     both = "exec_host=n1/0*4+n2/0*4 exec_vnode=(n1:ncpus=4)+(n2:ncpus=4)"
     one = "exec_host=n1/0*4 exec_vnode=(n1:ncpus=4)"
     end = f"end={BEGIN + 3660} Exit_status=0 session=5"
+    # The walltime of a phase is its own, that of the end is the job's.
+    first, last = (f"resources_used.walltime={clock(seconds)}" for seconds in (600, 3000))
     lines = (
         log_line(BEGIN + 60, "S", "7.srv", f"{job} {both}")
-        + log_line(BEGIN + 660, "u", "7.srv", f"{job} {both} end={BEGIN + 660}")
+        + log_line(BEGIN + 660, "u", "7.srv", f"{job} {both} end={BEGIN + 660} {first}")
         + log_line(BEGIN + 660, "c", "7.srv", f"{job} {one}")
+        + log_line(BEGIN + 3660, "e", "7.srv", f"{job} {one} {end} {last}")
         + log_line(BEGIN + 3660, "E", "7.srv", f"{job} {both} {end}")
+    ).splitlines()
+    begin = next(index for index, line in enumerate(lines) if f";{letter};" in line)
+    replay, record = PbsLogReplay(RecordOptions("c1", "pbs_log")), None
+    for line in lines[begin:]:
+        for each in replay.records(parse_line(line, UTC, 0)):
+            record = each if record is None else merge_records(record, each)
+    return record
+
+
+def pbs_third_phase():
+    """The end of its second phase is the first line that is read."""
+    job = f"user=alice ctime={BEGIN} etime={BEGIN} start={BEGIN + 60}"
+    two, one = ("exec_host=" + "+".join(f"n{each}/0*4" for each in range(number))
+                for number in (2, 1))  # fmt: skip
+    walltime = f"resources_used.walltime={clock(1000)}"
+    end = f"{job} end={BEGIN + 3660} Exit_status=0 session=5"
+    lines = (
+        log_line(BEGIN + 1660, "u", "7.srv", f"{job} {two} end={BEGIN + 1660} {walltime}")
+        + log_line(BEGIN + 1660, "c", "7.srv", f"{job} {one}")
+        + log_line(BEGIN + 3660, "e", "7.srv", f"{end} {one} resources_used.walltime=00:33:20")
+        + log_line(BEGIN + 3660, "E", "7.srv", f"{end} {two}+n3/0*4")
     )
     replay, record = PbsLogReplay(RecordOptions("c1", "pbs_log")), None
     for line in lines.splitlines():
@@ -505,14 +537,21 @@ def pbs_phases():
 
 
 def lsf_phases():
-    phases = {}
-    resize = (
+    return lsf_phases_with(
         f'"JOB_RESIZE" "10.1" {BEGIN + 660} 7 0 {BEGIN + 60} 1001 "alice" 1 {BEGIN + 60} '
         '2 "4*n1" "4*n2" 1 "4*n2" 2 "4*n1" "4*n2" 1 "4*n2"'
     )
-    lsb_acct.add_phase(phases, split_words(resize))
-    life = Life(JobState.COMPLETED, 60, 3660)
-    job = lsf_acct(life)._replace(nodes=(NodeShare("n1", 4),))
+
+
+def lsf_phases_with(*records):
+    """The end of a job that gave back a node, after these records of its changes."""
+    phases = {}
+    for each in records:
+        lsb_acct.add_phase(phases, split_words(each))
+    life = Life(JobState.COMPLETED, 60, 3660, resized=660)
+    job = lsf_acct(life)
+    if job.nodes:
+        job = job._replace(nodes=(NodeShare("n1", 4),))
     return lsb_acct.with_phases(job, phases)
 
 
@@ -585,3 +624,42 @@ def test_every_source_tells_the_same_of_a_job_that_gave_back_a_node(tell):
     assert [change[:2] for change in job.reallocations] == [(BEGIN + 660, 4)]
     until = {share.node: share.until_time for share in job.nodes}
     assert until == {"n1": None, "n2": BEGIN + 660}
+
+
+def lsf_second_change():
+    return lsf_phases_with(
+        f'"JOB_RESIZE" "10.1" {BEGIN + 660} 7 0 {BEGIN + 60} 1001 "alice" 1 {BEGIN + 360} '
+        '2 "4*n1" "4*n2" 1 "4*n2" 2 "4*n1" "4*n2" 1 "4*n2"'
+    )
+
+
+def lsf_stream_phases():
+    job = lsf_stream(Life(JobState.COMPLETED, 60, 3660, resized=660))
+    return lsb_acct.with_phases(job, {})
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        functools.partial(pbs_phases_read_from, "c"),
+        functools.partial(pbs_phases_read_from, "e"),
+        pbs_third_phase,
+        lsf_phases_with,
+        lsf_second_change,
+        lsf_stream_phases,
+    ],
+)
+def test_allocation_is_not_known_if_a_change_was_not_read(tell):
+    """The end names what the job began with, or held at last, which is not what it held."""
+    job = tell()
+    assert (job.state, job.elapsed_seconds) == (JobState.COMPLETED, HOUR)
+    assert (job.allocated_cpus, job.allocated_memory_bytes, job.allocated_gpus) == (None,) * 3
+    assert (job.allocated_nodes, job.nodes, job.node_list) == (None, (), "")
+    assert (job.resized_cpu_seconds, job.reallocations) == (0, ())
+
+
+def test_phases_are_known_if_the_first_of_them_was_read_to_its_end():
+    job, whole = pbs_phases_read_from("u"), pbs_phases()
+    assert job.allocated_cpus == 4
+    assert job.resized_cpu_seconds == whole.resized_cpu_seconds == 4 * 600
+    assert {share.node: share.until_time for share in job.nodes} == {"n1": None, "n2": BEGIN + 660}

@@ -14,7 +14,7 @@ from batchjob.schedulers.fields import FieldReader, RowError, quarantined_row, r
 from batchjob.schedulers.lsf.accounting import event_records
 from batchjob.schedulers.lsf.accounting import records as finish_records
 from batchjob.schedulers.lsf.formats import lsf_hosts
-from batchjob.schedulers.reallocation import held_beyond
+from batchjob.schedulers.reallocation import held_beyond, not_known
 
 _SOURCE = "lsb_acct"
 
@@ -115,11 +115,11 @@ def job_from_finish(
 
 
 RECORD_TYPE = "JOB_RESIZE"
-_HOSTS_AT = 10  # after type, version, time, id, index, start, uid, user, kind, last change
+_BEGIN_AT = 9  # after type, version, time, id, index, start, uid, user and kind
 _MAX_JOBS = 10_000  # maximum number of jobs to remember
 
-Phases = dict[str, list[tuple[int, dict[str, float]]]]
-"""By job id, the phases that have ended: when, and the CPUs on each host until then."""
+Phases = dict[str, list[tuple[int, int, dict[str, float]]]]
+"""By job id, the phases that have ended: from when until when, and the CPUs on each host."""
 
 
 def add_phase(phases: Phases, line: Sequence[event_records.Word]) -> None:
@@ -131,14 +131,15 @@ def add_phase(phases: Phases, line: Sequence[event_records.Word]) -> None:
     texts = [word.text for word in line]
     try:
         end, number, index = int(texts[2]), texts[3], int(texts[4])
-        hosts, after = _counted(texts, _HOSTS_AT)
+        begin = int(texts[_BEGIN_AT])
+        hosts, after = _counted(texts, _BEGIN_AT + 1)
         _, after = _counted(texts, after)
         slots, _ = _counted(texts, after) if after < len(texts) else ([], after)
         held = {share.node: share.cpus or 0 for share in lsf_hosts(slots or hosts)}
     except (ValueError, IndexError) as error:
         raise RowError(f"not a record of a resized job: {error}") from error
     jobid = finish_records.format_job_id(number, index)
-    phases[jobid] = [*phases.pop(jobid, []), (end, held)]
+    phases[jobid] = [*phases.pop(jobid, []), (begin, end, held)]
     if len(phases) > _MAX_JOBS:
         del phases[next(iter(phases))]
 
@@ -152,13 +153,19 @@ def _counted(texts: Sequence[str], at: int) -> tuple[Sequence[str], int]:
 
 
 def with_phases(job: job_records.JobRecord, phases: Phases) -> job_records.JobRecord:
-    """The ended job with what its earlier phases held beyond its last allocation."""
-    found = phases.pop(job.jobid, None)
-    if found is None or job.allocated_cpus is None or job.start_time is None:
+    """The ended job with what its earlier phases held beyond its last allocation.
+
+    What it held is not known if the first of them was not read.
+    """
+    found = phases.pop(job.jobid, [])
+    is_resized = found or job.resized_cpu_seconds is not None
+    if not is_resized or job.allocated_cpus is None or job.start_time is None:
         return job
+    if not found or found[0][0] > job.start_time:
+        return not_known(job)
     changes: list[job_records.Reallocation] = []
     following = job.allocated_cpus
-    for end, held in reversed(found):
+    for _, end, held in reversed(found):
         cpus = sum(held.values())
         changes.insert(0, job_records.Reallocation(end, cpus - following))
         following = cpus
@@ -173,9 +180,9 @@ def parse_phases(state: Mapping[str, object]) -> Phases:
     """The phases in a watermark; those of other releases are left out."""
     found = state.get("phases")
     return {
-        str(jobid): [(int(end), dict(held)) for end, held in ended]
+        str(jobid): [(int(begin), int(end), dict(held)) for begin, end, held in ended]
         for jobid, ended in (found.items() if isinstance(found, dict) else ())
-        if all(isinstance(phase, list) for phase in ended)
+        if all(isinstance(phase, list) and len(phase) == 3 for phase in ended)
     }
 
 

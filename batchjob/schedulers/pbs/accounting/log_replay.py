@@ -9,17 +9,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchjob.schedulers.accounting import UnfinishedJob
-from batchjob.schedulers.fields import FieldReader, epoch, integer, sanitize_text
+from batchjob.schedulers.fields import FieldReader, clock_duration, epoch, integer, sanitize_text
 from batchjob.schedulers.pbs.accounting import records as pbs_records
 from batchjob.schedulers.pbs.accounting.log_line import Array, PbsLogRecord, array_id_of, find_array
 from batchjob.schedulers.pbs.states import EXIT_STATUSES
-from batchjob.schedulers.reallocation import held_before, returned
+from batchjob.schedulers.reallocation import (
+    held_before,
+    not_known,
+    returned,
+    without_allocation,
+)
 from batchjob.schedulers.records import JobRecord, dropped_values, run_time
 from batchjob.schedulers.states import JobState
 
 _MAX_REMEMBERED = 10_000  # maximum number of ended runs, and of arrays, to remember
 _DELETION_SECONDS = 600  # after which a deleted job without an end is taken for ended
 _DELETION_DAYS = 7  # after which no end of it is expected any more
+_LAUNCH_SECONDS = 60  # in which a job has started, and does not run yet
 _NODE_LOST = -20
 
 
@@ -181,20 +187,29 @@ class PbsLogReplay:
         return [self._know(record._replace(start_time=line.timestamp))]
 
     def _on_phase_ended(self, line: PbsLogRecord) -> list[JobRecord]:
-        """The line repeats what the job held in the phase, for a job whose start was not read."""
-        job = self._find_unfinished(line)
-        if job and job.start_time:
+        """The line repeats what the job held in the phase, for a job whose start was not read.
+
+        What it held before is not known, unless this was the first phase.
+        """
+        job, start = self._find_unfinished(line), line.row.get("start", epoch)
+        if (job and job.start_time) or start is None or self._find_ended_run(line, start):
             return []
-        values = {k: v for k, v in line.row.values.items() if k not in ("end", "session")}
-        return self._on_started(line._replace(row=FieldReader(values)))
+        walltime = line.row.get("resources_used.walltime", clock_duration) or 0
+        row = FieldReader(_without_end(line))
+        record = self._job_record(
+            line._replace(row=row), self._run_number(line), JobState.RUNNING, "R"
+        )
+        is_first = walltime > line.timestamp - start - _LAUNCH_SECONDS
+        return [self._know(record if is_first else not_known(record))]
 
     def _on_reallocated(self, line: PbsLogRecord) -> list[JobRecord]:
         """The job holds something else from now on: it released nodes, or never had them all."""
         job = self._find_unfinished(line)
         record = self._job_record(line, self._run_number(line), JobState.RUNNING, "R")
-        if job and job.start_time and job.allocated_cpus is not None:
-            change = returned(job, record, line.timestamp)
-            record = record._replace(reallocations=(change,), **held_before(job, change))
+        if job is None or not job.start_time or job.allocated_cpus is None:
+            return [self._know(not_known(record))]
+        change = returned(job, record, line.timestamp)
+        record = record._replace(reallocations=(change,), **held_before(job, change))
         if line.record_type == "c":  # nodes on which it ran remain nodes of the job
             record = record._replace(allocated_nodes=None, node_list="", allocated_resources="")
         return [self._know(record)]
@@ -360,7 +375,7 @@ RECORD_TYPES: Mapping[str, Handler | str] = {
     "s": PbsLogReplay._on_reallocated,  # a reliable start gave back nodes that failed
     "u": PbsLogReplay._on_phase_ended,  # of a job that releases nodes
     "c": PbsLogReplay._on_reallocated,  # the next phase
-    "e": "it repeats the last phase, and E follows",
+    "e": PbsLogReplay._on_phase_ended,  # the last one
     "E": PbsLogReplay._on_ended,
     "R": PbsLogReplay._on_rerun,
     "D": PbsLogReplay._on_deleted,
@@ -417,21 +432,23 @@ def _keep_allocation(record: JobRecord, job: UnfinishedJob | None, line: PbsLogR
         return record
     if job.resized_cpu_seconds is None and not (is_exclusive and job.allocated_cpus):
         return record
-    return record._replace(
-        allocated_cpus=None, allocated_gpus=None, allocated_memory_bytes=None,
-        allocated_nodes=None, allocated_resources="", node_list="", nodes=(),
-    )  # fmt: skip
+    return without_allocation(record)
 
 
 def _waiting(line: PbsLogRecord) -> PbsLogRecord:
     """The line without what belongs to the run that has ended."""
-    kept = {
+    kept = _without_end(line, "start", "exec_host", "exec_vnode")
+    return line._replace(row=FieldReader(kept))
+
+
+def _without_end(line: PbsLogRecord, *others: str) -> dict[str, str]:
+    """The attributes of a line, but for those of an end and these others."""
+    return {
         name: value
         for name, value in line.row.values.items()
-        if name not in ("start", "end", "exec_host", "exec_vnode", "Exit_status", "session")
+        if name not in ("end", "Exit_status", "session", *others)
         and not name.startswith("resources_used.")
     }
-    return line._replace(row=FieldReader(kept))
 
 
 def _rerun_reason(line: PbsLogRecord) -> str:

@@ -130,7 +130,7 @@ def test_invalid_field_is_dropped_and_reported(write_log):
 
 
 def test_reservations_licences_and_checkpoints_are_ignored(write_log):
-    ids = {"L": "license", "e": "R7.s"}
+    ids = {"L": "license"}
     lines = "".join(
         f"04/04/2026 12:00:00;{letter};{ids.get(letter, '7.s')};x=1\n"
         for letter, handler in RECORD_TYPES.items()
