@@ -138,7 +138,7 @@ def _last_job_of(given: argparse.Namespace, script: str) -> str:
         for row in page:
             if not JobState(row["state"]).is_live:
                 return str(row["jobid"])
-    raise NotFoundError(f"no job called {name!r} has ended; expected JOB before --script")
+    raise NotFoundError(f"no job called {name!r} has ended; expected JOB --script FILE")
 
 
 def _print_corrected(file: str, report: str) -> int:
@@ -146,7 +146,7 @@ def _print_corrected(file: str, report: str) -> int:
     script, again = _read_script(file), parse_json(report)["resubmission"]
     if again is None:
         sys.stdout.write(script)
-        print("batchjob: the job's report advises no other request", file=sys.stderr)
+        print("batchjob: nothing to change: the report advises no other request", file=sys.stderr)
         return 0
     submission, request = registry.submission_of(again["source"]), NextRequest(**again["request"])
     assert submission is not None  # only jobs of such schedulers have a resubmission

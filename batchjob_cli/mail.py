@@ -81,7 +81,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         help="wait for final figures of an ended job, but no longer than this; Slurm ends the "
         f"program after 120 (default: {_WAIT_SECONDS:g})",
     )  # fmt: skip
-    add("-n", "--no-color", action="store_true", help="no colors; there are none anyway")
+    add("-n", "--no-color", action="store_true", help="option of smail; the output has no colors")
     add("-s", "--subject", help="subject; addresses follow")
     add("addresses", nargs="*", metavar="ADDRESS", help="where to send the mail")
     add_zone(parser)

@@ -29,7 +29,7 @@ def run(arguments: list[str]) -> int:
     add("--mail", default="", metavar="ADDRESS", help="another address than the site knows")
     add("--webhook", default="", metavar="URL", help="a webhook instead of mail")
     add("--ntfy", default="", metavar="TOPIC", help="a topic of ntfy instead of mail")
-    add("--off", action="store_true", help="do not tell me, whatever the site's default")
+    add("--off", action="store_true", help="send nothing, whatever the site's default")
     add("--quiet-hours", default="", metavar="HH:MM-HH:MM", help="hours without messages")
     add("--remove", type=int, metavar="ID", help="remove a subscription")
     add("--format", choices=("table", "json"), default="table", help="output format of the list")

@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> int:
         metavar="SECONDS",
         help="wait until the job has ended and its figures are final, but no longer than this",
     )
-    add("-n", "--no-color", action="store_true", help="no colors; there are none anyway")
+    add("-n", "--no-color", action="store_true", help="option of seff; the output has no colors")
     add_zone(parser)
     given = parser.parse_args(arguments)
     if not given.id.strip():

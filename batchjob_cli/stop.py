@@ -19,6 +19,7 @@ from batchjob.local_runs import history
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, data_directory
 from batchjob.local_runs.record import TOMBSTONE, Run
+from batchjob.runtime.formatting import format_count
 from batchjob.runtime.settings import SettingsError, type_and_metavar
 from batchjob.runtime.user_files import other_name, touch_own
 from batchjob.runtime.values import duration
@@ -60,7 +61,7 @@ def cancel(arguments: list[str]) -> int:
 
 def _print_result(run: Run) -> int:
     if run.state == JobState.VANISHED:
-        print(f"batchjob: run {run.jobid} had lost its supervisor; no process of it was found")
+        print(f"batchjob: run {run.jobid}: its `batchjob run` was gone, and no process is left")
         return 0
     if run.state.is_live:
         print(f"batchjob: run {run.jobid} has not ended yet", file=sys.stderr)
@@ -82,13 +83,13 @@ def end_run(data: Path, run: Run, grace: float, max_wait: float = math.inf) -> R
         end_abandoned(data / RUNS)
         if jobid in cgroup.find_existing():
             raise RefusedError(
-                f"run {jobid} has lost its supervisor, and its processes belong to {run.user}"
+                f"run {jobid}: its `batchjob run` is gone, and its processes belong to {run.user}"
             )
         # Without a cgroup, only the ids tell; they may be another program's by now.
         if left := processes_led_by(run.supervisor.pid):
             raise RefusedError(
-                f"run {jobid} has lost its supervisor, and may have left these processes behind: "
-                f"{', '.join(map(str, left))}; end them with kill"
+                f"run {jobid}: its `batchjob run` is gone, and may have left these processes "
+                f"behind: {', '.join(map(str, left))}; end them with kill"
             )
         return run
     if not run.state.is_live:
@@ -148,7 +149,7 @@ def delete(arguments: list[str]) -> int:
     if ended:
         word = "run that has" if len(ended) == 1 else "runs that have"
         _confirm(f"Delete {len(ended)} {word} ended, with samples and output?", given.yes)
-    return _delete_runs(data, ended, f", {len(own) - len(ended)} skipped (not ended)")
+    return _delete_runs(data, ended, f"; {len(own) - len(ended)} not ended")
 
 
 def _confirm(question: str, yes: bool) -> None:
@@ -171,7 +172,7 @@ def _delete_runs(data: Path, runs: list[Run], more: str = "") -> int:
             failed += 1
             where = error.filename or data
             print(f"batchjob: run {each.jobid}: {where}: {error.strerror}", file=sys.stderr)
-    print(f"batchjob: {len(runs) - failed} deleted{more}")
+    print(f"batchjob: deleted {format_count(len(runs) - failed, 'run')}{more}")
     return 1 if failed else 0
 
 

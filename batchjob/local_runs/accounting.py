@@ -277,7 +277,7 @@ def _format_resources(run: run_files.Run) -> str:
     speed = run.io_limit_bytes_per_second
     parts = (
         f"IO {size(speed)}/s" if speed else "",
-        f"CPUs {run.cpu_list}" if run.cpu_list else "",
+        f"bound to CPU {run.cpu_list}" if run.cpu_list else "",
         f"GPUs {run.gpu_list}" if run.gpu_list else "",
     )
     return ", ".join(filter(None, parts))

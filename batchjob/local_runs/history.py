@@ -13,6 +13,7 @@ from typing import NamedTuple
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import RUNS, data_directory
 from batchjob.local_runs.record import Run, RunFileError
+from batchjob.runtime.times import format_time
 from batchjob.schedulers.states import JobState
 
 _SUFFIX = ".json"
@@ -89,7 +90,8 @@ def job(text: str, data: str = "", user: str | None = None) -> Run:
     if not matches:
         raise UnknownRun(f"no run has the id or name {text!r} in {directory}")
     matches.sort(key=_start_time, reverse=True)
-    shown = ", ".join(f"{run.jobid} ({run.name or run.status})" for run in matches[:_MAX_LISTED])
+    told = [f"{run.jobid} ({run.status}, {format_time(_start_time(run))})" for run in matches]
+    shown = ", ".join(told[:_MAX_LISTED])
     more = f" and {len(matches) - _MAX_LISTED} more" if len(matches) > _MAX_LISTED else ""
     raise SeveralRuns(f"{text!r} matches {len(matches)} runs: {shown}{more}")
 

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from batchjob.local_runs.record import Run, SupervisorProcess
+from batchjob.runtime.formatting import format_count
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import format_cpu_list
 from batchjob.schedulers.states import JobState
@@ -43,11 +44,12 @@ def end_run(given: argparse.Namespace, verb: str, grace: float) -> int:
 def delete(given: argparse.Namespace) -> int:
     if given.job is not None:
         require_success(named_server(given).request("DELETE", run_path(given), {}))
-        print("batchjob: 1 deleted")
+        print("batchjob: deleted 1 run")
         return 0
     answer = named_server(given).request("DELETE", "runs", {"ended": "true"})
     counts = parse_document(answer, "deleted", "skipped")
-    print(f"batchjob: {counts['deleted']} deleted, {counts['skipped']} skipped")
+    deleted = format_count(counts["deleted"], "run")
+    print(f"batchjob: deleted {deleted}; {counts['skipped']} not ended, or not deleted")
     return 0
 
 

@@ -28,11 +28,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchjob.local_runs.record import Run, current_process, new_run
+from batchjob.runtime.formatting import format_count
 from batchjob.runtime.formatting import size as format_size
 from batchjob.runtime.settings import SettingsError, build_section, load_file, option, options_of
 from batchjob.runtime.values import duration, format_cpu_list, one_of, size, with_metavar
 from batchjob.schedulers.states import JobState
-from batchjob_cli.run.limits import RunLimits, count_of
+from batchjob_cli.run.limits import RunLimits
 from batchjob_cli.run.queue import PersonLimits
 
 VARIABLE = "BATCHJOB_RUN_CONFIG"
@@ -167,7 +168,7 @@ def queues_of(
     Raises SettingsError if the person may never have what the run asks for.
     """
     for name, flag, most, wanted, text in (
-        ("max-cpus", "--cpus", limits.max_cpus, asked.cpus, partial(count_of, "CPU")),
+        ("max-cpus", "--cpus", limits.max_cpus, asked.cpus, partial(format_count, what="CPU")),
         ("max-memory", "--memory", limits.max_memory, asked.memory_bytes, format_size),
     ):
         if most and not wanted:

@@ -74,7 +74,8 @@ def execute_run(
     for pump in pumps:
         pump.join()
     if end.leftover_processes:
-        print_message(f"processes that outlived the command: {end.leftover_processes}; stopped")
+        processes = "process" if end.leftover_processes == 1 else "processes"
+        print_message(f"stopped {end.leftover_processes} {processes} that outlived the command")
     sweep_daily(spec.data)
     if not spec.quiet:
         throttled = reading.cpu_throttled_seconds if run.allocated_cpus else None

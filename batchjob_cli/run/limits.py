@@ -27,11 +27,6 @@ class RunLimits(NamedTuple):
     io_bytes_per_second: int | None = None  # each for reading and writing
 
 
-def count_of(what: str, number: float) -> str:
-    """`1 CPU`, `0.5 CPUs`."""
-    return f"{number:g} {what}{'s' if number != 1 else ''}"
-
-
 def excess_over_machine(limits: RunLimits) -> str:
     """What the limits ask for that this machine does not have, with both numbers; "": nothing."""
     cpus = os.cpu_count() or 1

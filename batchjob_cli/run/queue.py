@@ -17,12 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from batchjob.runtime.formatting import format_count
 from batchjob.runtime.formatting import size as format_size
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import option
 from batchjob.runtime.user_files import ForeignFileError, create_file, open_lock, open_regular_file
 from batchjob.runtime.values import duration, integer, number, size
-from batchjob_cli.run.limits import RunLimits, count_of
+from batchjob_cli.run.limits import RunLimits
 
 _DELAYED, _TICKET, _PLACE = "delayed-", "ticket-", "place-"
 _MUTEX = ".mutex"  # locked while a run counts the others and takes its place
@@ -91,7 +92,7 @@ class QueuedRun:
         waiting = [*self._names_of_others(_DELAYED), *self._names_of_others(_TICKET)]
         if not most or len(waiting) < most:
             return ""
-        runs = count_of("waiting run", most)
+        runs = format_count(most, "waiting run")
         return f"remote.max-waiting: {self._person} may have {runs}, and has as many"
 
     def _shortage(self) -> str:
@@ -100,9 +101,9 @@ class QueuedRun:
         running = [_read_has(self._directory / name) for name in self._names_of_others(_PLACE)]
         cpus, memory = (sum(column) for column in zip(self._has, *running, strict=True))
         if limits.max_runs and len(running) >= limits.max_runs:
-            return f"at most {count_of('run', limits.max_runs)} at once"
+            return f"at most {format_count(limits.max_runs, 'run')} at once"
         if limits.max_cpus and cpus > limits.max_cpus:
-            return f"at most {count_of('CPU', limits.max_cpus)} at once"
+            return f"at most {format_count(limits.max_cpus, 'CPU')} at once"
         if limits.max_memory and memory > limits.max_memory:
             return f"at most {format_size(limits.max_memory)} of memory at once"
         return ""

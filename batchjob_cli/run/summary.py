@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from batchjob.local_runs.record import Run
 from batchjob.quantities.reading import DeviceIO
-from batchjob.runtime.formatting import format_duration, share, size
+from batchjob.runtime.formatting import format_count, format_duration, share, size
 from batchjob.runtime.log import LineFormatter
 from batchjob.runtime.logins import expand_home
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import format_time
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run.defaults import RunLogOptions
-from batchjob_cli.run.limits import count_of
 
 
 def format_report(
@@ -31,9 +30,9 @@ def format_report(
 def describe_start(run: Run, start_at: float | None = None) -> str:
     """One line about a run in the background: its state, start and limits."""
     limits = [
-        count_of("CPU", run.allocated_cpus) if run.allocated_cpus else "",
+        format_count(run.allocated_cpus, "CPU") if run.allocated_cpus else "",
         f"on {run.cpu_list}" if run.cpu_list else "",
-        f"{count_of('GPU', run.allocated_gpus)}: {run.gpu_list}" if run.allocated_gpus else "",
+        f"{format_count(run.allocated_gpus, 'GPU')}: {run.gpu_list}" if run.allocated_gpus else "",
         f"{size(run.allocated_memory_bytes)} memory" if run.allocated_memory_bytes else "",
         f"{size(run.io_limit_bytes_per_second)}/s IO" if run.io_limit_bytes_per_second else "",
         format_duration(run.time_limit_seconds) if run.time_limit_seconds else "",
@@ -95,7 +94,7 @@ def _format_cpu_time(run: Run) -> str:
         return text
     busy = (user + system) / run.wall_seconds
     if cpus := run.allocated_cpus:
-        return f"{text}, {share(busy / cpus)} of {count_of('CPU', cpus)}"
+        return f"{text}, {share(busy / cpus)} of {format_count(cpus, 'CPU')}"
     return f"{text}, {busy:.2f} CPUs busy"
 
 

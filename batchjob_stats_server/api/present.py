@@ -245,7 +245,7 @@ def _running_line(row: Row, present: Present) -> ReportLine:
     parts = []
     if use and use.cpus is not None:
         of = f" of {digits(row['allocated_cpus'])}" if row["allocated_cpus"] else ""
-        parts.append(f"{digits(round(use.cpus, 2))}{of} CPUs")
+        parts.append(f"{digits(round(use.cpus, 2))}{of} CPU{'s' if of != ' of 1' else ''}")
     if use and use.memory_bytes is not None:
         parts.append(f"{size(use.memory_bytes)}{f' of {size(held)}' if held else ''}")
     if use and use.gpu_ratio is not None:
@@ -269,5 +269,6 @@ def _hour_lines(present: Present) -> Iterator[ReportLine]:
         if what == "Power" and used:
             yield ReportLine(what, f"{digits(round(used))} W on average")
         elif what != "Power" and held:
-            amount = size(held) if what == "Memory" else f"{digits(held)} {what}"
-            yield ReportLine(what, f"{share(used / held)} of {amount} held on average", used / held)
+            held_time = f"{format_duration(HOURS * HOUR * held)} of {what[:-1]} time"
+            amount = f"{size(held)} on average" if what == "Memory" else held_time
+            yield ReportLine(what, f"{share(used / held)} of {amount}", used / held)

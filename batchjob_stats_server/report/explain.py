@@ -225,7 +225,8 @@ def _is_final(job: Row) -> bool:
 def _missing_reason(job: Row, available: float | None, what: str) -> str:
     if job["start_time"] is None:
         return "the job has not started"
-    return "" if available else f"its {what} is not known"
+    not_told = "no limit was set" if job["source"] == "runs" else f"its {what} is not known"
+    return "" if available else not_told
 
 
 def caveats(job: Row) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import yaml
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError, suggest_nearest
 from batchjob_stats_server.report.conditions import ALWAYS, Condition, FactValues, parse_condition
-from batchjob_stats_server.report.facts import UNITS
+from batchjob_stats_server.report.facts import FACTS, UNITS
 from batchjob_stats_server.report.model import FORMATTERS, Advice, SkippedRule
 
 SEVERITIES = ("serious", "warning", "info")
@@ -163,7 +163,7 @@ def _unmet_requirements(condition: Condition, values: FactValues) -> str:
     false = [
         "the run was not sampled"
         if each.name == "measured"
-        else f"needs {each.text}, it is {format_quantity(each.name, values)}"
+        else f"{_meaning(each.name)}: {format_quantity(each.name, values)}; needed: {each.text}"
         for each in condition.comparisons()
         if each.holds(values) is False
     ]
@@ -172,4 +172,8 @@ def _unmet_requirements(condition: Condition, values: FactValues) -> str:
 
 def _unknown_quantities(condition: Condition, values: FactValues) -> list[str]:
     names = (name for each in condition.comparisons() for name in (each.name, each.other) if name)
-    return [f"{name} is not known" for name in dict.fromkeys(names) if values[name] is None]
+    return [f"{_meaning(name)}: unknown" for name in dict.fromkeys(names) if values[name] is None]
+
+
+def _meaning(name: str) -> str:
+    return FACTS[name].about.removesuffix(".").removesuffix(": yes or no")

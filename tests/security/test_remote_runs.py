@@ -228,7 +228,7 @@ def test_command_line_uses_remote_server(remote):
         assert '"memory_peak_bytes"' in run_cli(remote, "metrics", "--json", "longer").stdout
     scheduled = run_cli(remote, "run", "--at=+1h", "--", "true").stdout.strip()
     assert "cancelled" in run_cli(remote, "cancel", scheduled[:13]).stdout
-    assert run_cli(remote, "delete", "longer").stdout == "batchjob: 1 deleted\n"
+    assert run_cli(remote, "delete", "longer").stdout == "batchjob: deleted 1 run\n"
     refused = run_cli(remote, "stop", "far", who="vera")
     assert (refused.returncode, "only an admin" in refused.stderr) == (4, True)
     token = run_cli(remote, "jobs", BATCHJOB_TOKEN=remote.token, BATCHJOB_CERT_FILE="")

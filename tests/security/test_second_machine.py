@@ -100,7 +100,7 @@ def test_run_lifecycle(machines: Machines) -> None:
         assert table.startswith("TIME"), table
     stopped = machines.cli("stop", "--grace=1s", "far")
     assert (stopped.returncode, "stopped" in stopped.stdout) == (0, True), stopped.stderr
-    assert machines.cli("delete", "far").stdout == "batchjob: 1 deleted\n"
+    assert machines.cli("delete", "far").stdout == "batchjob: deleted 1 run\n"
     log = machines.served.log()
     for line in ("started", "stopped", "deleted"):
         assert f"{line} run {jobid}" in log

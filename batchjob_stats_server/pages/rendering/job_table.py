@@ -202,6 +202,10 @@ def _number_column(
     return ListColumn(title, sort, render_cell, "n")
 
 
+def _hours_column(title: str, key: str, missing: str) -> ListColumn:
+    return _number_column(title, key, key, missing, template_filters.hours)
+
+
 def _held_cpus_cell(row: Row, context: TableContext) -> str:
     """The CPUs that a job holds, or held at its end."""
     text = _ALLOCATED_CPUS.render_cell(row, context)
@@ -236,14 +240,6 @@ def _gpu_cell(row: Row, context: TableContext) -> str:
         return ""
     cells = fragments.gpu_cells(context.gpus.get(row["id"], ()))
     return f"{_measured_bar(used, row, context.now)}{cells}"
-
-
-def _unused_cell(key: str, row: Row, _: TableContext) -> str:
-    if row[key] is None:
-        return (
-            "" if key == "gpu_unused_seconds" and not row["gpus_held"] else absent("not measured")
-        )
-    return template_filters.hours(row[key])
 
 
 def _energy_cell(row: Row, _: TableContext) -> str:
@@ -322,13 +318,8 @@ _STARTED_COLUMNS = {
         "",
         lambda row, context: fragments.sparkline((context.sparklines or {}).get(row["id"])),
     ),
-    **{
-        name: ListColumn(COLUMN_TITLES[name], key, partial(_unused_cell, key), "n")
-        for name, key in (
-            ("cpu_unused", "cpu_unused_seconds"),
-            ("gpu_unused", "gpu_unused_seconds"),
-        )
-    },
+    "cpu_unused": _hours_column("Unused CPU time", "cpu_unused_seconds", "not measured"),
+    "gpu_unused": _hours_column("Unused GPU time", "gpu_unused_seconds", "no GPU, or not measured"),
     "energy": ListColumn("Energy", "energy_used_joules", _energy_cell, "n"),
     "exit": ListColumn("Exit", "", _exit_cell, "n"),
 }

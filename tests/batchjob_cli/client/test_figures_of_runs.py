@@ -79,7 +79,7 @@ def test_half_a_cpu_is_shown_the_same_everywhere(tmp_path, capsys):
     )
     write_samples(tmp_path, run, cpu_seconds=19.4)
     summary_text = summary.format_report(run)
-    assert "97 % of 0.5 CPUs" in summary_text
+    assert "97 % of 0.5 CPU" in summary_text
     assert "97 %" in command_output(capsys, tmp_path, "jobs")
     assert "97 %" in command_output(capsys, tmp_path, "job", "half")
     with serve_data(tmp_path) as client:

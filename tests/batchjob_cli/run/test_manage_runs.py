@@ -120,7 +120,7 @@ def test_stop_run_without_supervisor(batchjob):
     run.kill()
     run.communicate()
     result = batchjob("stop", record["jobid"])
-    assert "had lost its supervisor" in result.stdout
+    assert "its `batchjob run` was gone, and no process is left" in result.stdout
     assert own_cgroups(record["jobid"]) == []
 
 
@@ -136,7 +136,7 @@ def test_stop_names_processes_that_a_run_without_cgroup_left_behind(batchjob):
     finally:
         os.kill(grandchild, signal.SIGKILL)
     ended = until(lambda: (done := batchjob(*stop)).returncode == 0 and done)
-    assert "no process of it was found" in ended.stdout
+    assert "and no process is left" in ended.stdout
 
 
 def test_cancel_pending_run(batchjob):
@@ -164,12 +164,12 @@ def test_delete(batchjob):
     samples = batchjob.data / "samples" / jobid
     samples.mkdir(parents=True)
     (samples / "20260404-000000.jsonl.gz").write_bytes(b"")
-    assert batchjob("delete", "one").stdout == "batchjob: 1 deleted\n"
+    assert batchjob("delete", "one").stdout == "batchjob: deleted 1 run\n"
     left = {path.name for path in batchjob.data.rglob(f"{jobid}*")}
     assert left == {f"{jobid}{TOMBSTONE}"}  # for the database
     assert (
         batchjob("delete", "--all-ended", "--yes").stdout
-        == "batchjob: 2 deleted, 0 skipped (not ended)\n"
+        == "batchjob: deleted 2 runs; 0 not ended\n"
     )
     assert batchjob.records() == []
 
@@ -213,7 +213,7 @@ def test_running_run_is_not_deleted(batchjob):
     assert (result.returncode, "has not ended" in result.stderr) == (4, True)
     assert (
         batchjob("delete", "--all-ended", "--yes").stdout
-        == "batchjob: 0 deleted, 1 skipped (not ended)\n"
+        == "batchjob: deleted 0 runs; 1 not ended\n"
     )
     run.terminate()
     run.communicate(timeout=scaled(30))

@@ -232,12 +232,17 @@ def silence_reasons(**changed):
 
 def test_insufficient_data_silences_rules_with_a_reason():
     thin = silence_reasons(usage_coverage=0.4, **cpu_usage(1))
-    assert thin["low-cpu"] == "needs cpu_final == yes, it is no"
-    assert silence_reasons(**elapsed_time(60))["low-cpu"] == "needs elapsed >= 5 min, it is 0:01:00"
-    assert silence_reasons(**WITH_GPU, gpus=[])["gpu-unused"].startswith(
-        "needs gpus_measured >= 1 * gpus, it is 0; gpu_observed is not known"
+    assert thin["low-cpu"] == (
+        "Whether the CPU figures cover the whole job and are final: no; needed: cpu_final == yes"
     )
-    assert silence_reasons(**TWO)["unbalanced-nodes"] == "node_balance_ratio is not known"
+    short = silence_reasons(**elapsed_time(60))
+    assert short["low-cpu"] == "Run time: 0:01:00; needed: elapsed >= 5 min"
+    assert silence_reasons(**WITH_GPU, gpus=[])["gpu-unused"].startswith(
+        "GPUs with measurements: 0; needed: gpus_measured >= 1 * gpus; Part of the measured time in"
+    )
+    assert silence_reasons(**TWO)["unbalanced-nodes"] == (
+        "CPU time of the least busy node / mean of the nodes: unknown"
+    )
 
 
 def test_running_job_is_not_advised_to_request_less():
@@ -254,7 +259,7 @@ def test_partly_measured_gpus_are_not_reported_unused():
     assert "gpu-unused" in silence_reasons(**gpu_usage(0.0, allocated_gpus=2))
     shared = gpu_usage(0.0)
     shared["gpus"][0] |= {"observed_seconds": 6700.0, "shared_seconds": 500.0}
-    assert silence_reasons(**shared)["gpu-unused"].startswith("needs gpu_observed >= 95 %")
+    assert silence_reasons(**shared)["gpu-unused"].endswith("needed: gpu_observed >= 95 %")
 
 
 DOCUMENTATION = (Path(__file__).parents[3] / "docs" / "report.md").read_text()

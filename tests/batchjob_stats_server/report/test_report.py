@@ -189,6 +189,12 @@ def test_unknown_efficiency_has_a_reason():
     }
 
 
+def test_a_run_without_limits_is_said_to_have_none():
+    found = report_of(source="runs", allocated_cpus=None, allocated_memory_bytes=None)
+    cpu, memory, _ = found.efficiency
+    assert (cpu.missing, memory.missing) == ("no limit was set", "no limit was set")
+
+
 def test_impossible_cpu_time_gives_no_efficiency():
     cpu = report_of(usage_caveats="more cpu than allocated").efficiency[0]
     assert (cpu.ratio, cpu.missing) == (None, "more CPU time than the CPUs can provide")
