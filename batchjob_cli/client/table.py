@@ -43,12 +43,12 @@ def terminal_width() -> int | None:
 
 
 def fold(text: str, width: int | None) -> str:
-    """The text in lines of at most this width; what continues a line is indented further."""
+    """The text in lines of at most this width, but a submit line, which is copied, is whole."""
     if width is None:
         return text
     return "\n".join(
-        textwrap.fill(
-            line, width, break_long_words=False, replace_whitespace=False,
+        line if line.startswith("  Submit ") else textwrap.fill(
+            line, width, break_long_words=False, replace_whitespace=False, break_on_hyphens=False,
             subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
         )
         for line in text.splitlines()

@@ -16,6 +16,7 @@ Identity = tuple[tuple[str, str], ...]  # labels that identify a series
 # 5.070736988999999: that is not a reset. None of our counters decreases by so little.
 _NOISE = 1e-9
 
+_ROUNDED_SECONDS = 0.01  # times of samples are: one may seem later than its interval's end
 CARRIED_SECONDS = 900  # how long before a rerun to look for the last value of the previous run
 
 
@@ -182,9 +183,6 @@ def rate_series(
         TimeSeries(dict(kept), mean_rates(sum_segments(each), bins))
         for kept, each in groups.items()
     ]
-
-
-_ROUNDED_SECONDS = 0.01  # times of samples are: one may seem later than its interval's end
 
 
 def gauge_points(points: Points, bins: Bins) -> list[Point]:

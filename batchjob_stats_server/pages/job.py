@@ -171,10 +171,8 @@ def _report_values(
 def _dependents(db: Connection, access: Access, run: RowMapping) -> list[RowMapping]:
     """Jobs of the same user that wait for this one."""
     number = re.split(r"\D", run["array_jobid"] or run["jobid"])[0]
-    which = Filter(
-        run["cluster"], run["username"], states=(JobState.PENDING,), depends_on=number or None
-    )
-    found = list_jobs(db, access, which, page=Page(_MAX_SIBLINGS)).rows if number else []
+    which = Filter(run["cluster"], run["username"], states=(JobState.PENDING,), depends_on=number)
+    found = list_jobs(db, access, which, page=Page(_MAX_SIBLINGS)).rows
     return [row for row in found if depends_on(row, run)]
 
 

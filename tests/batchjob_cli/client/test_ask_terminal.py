@@ -12,6 +12,7 @@ import termios
 import pytest
 
 from batchjob_cli import job, jobs
+from batchjob_cli.client.table import fold
 from tests.batchjob_cli.client.local_runs import command_output
 
 
@@ -50,6 +51,15 @@ TABLES_AND_REPORTS = (
 def test_tables_and_reports_fit_into_60_columns(data, arguments):
     shown = terminal_output([*arguments, "--data", data], 60, NO_COLOR="1")
     assert max(map(len, shown.splitlines())) <= 60, shown
+
+
+def test_a_submit_line_is_whole_on_any_terminal():
+    line = "  Submit    sbatch --nodes=1 --ntasks-per-node=16 --mem=26624M --time=2:30:00 run.sh"
+    wide = "  Saves     214 GiB for 1 h 20 min, and 21 h of a well-known time limit of the job"
+    folded = fold(f"{line}\n{wide}", 60).splitlines()
+    assert folded[0] == line
+    assert [len(each) <= 60 for each in folded[1:]] == [True, True]
+    assert "well-known" in " ".join(folded[1:])
 
 
 def test_findings_of_doctor_are_wrapped_at_the_terminals_width(data):
