@@ -89,6 +89,12 @@ CAVEATS_PART = (0.05, 0.2)  # of measured jobs, those with a caveat
 NOTABLE_LIMIT_PART = 0.8  # of a limit or a disk
 IDLE_CPU_PART = 0.1  # of a running job's CPUs: fewer are in use for an hour (alert, dashboards)
 
+SLOW_RUN = 1.5
+"""A run that took more than this multiple of the median of runs like it was slow."""
+ABOVE_ALLOCATION = 0.1
+"""More of a node's CPUs than its jobs were allocated, and this part of them, are busy: something
+runs there without an allocation, or beyond it; the system itself needs less."""
+
 SEEN_TO_END = 0.999
 """Coverage of a node whose exporter did not see the job's end: its last moments are unknown."""
 

@@ -23,6 +23,7 @@ from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.cluster import ClusterNode
 from batchjob.schedulers.node_names import short_name, without_port
 from batchjob_stats_db.timeseries.base import EXPORTER, SeriesValue, TimeSeriesStore
+from batchjob_stats_server.curves import NODE_CURVES
 from batchjob_stats_server.turns import Threads, TimeSeriesPool
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ _STALE_SECONDS = 600  # older readings are not shown
 _ANSWERING_FRESH_SECONDS = 600
 ANSWERING_SECONDS = 86400
 """The time over which `answering_ratios` counts."""
+BUSY_SECONDS = 600
+"""The time all of which the CPUs of `busy_ratios` were busy."""
 
 NODE = "batchjob_cluster_node_"
 ACCOUNT = "batchjob_cluster_account_"
@@ -292,6 +295,31 @@ class ClusterReadings:
 
         ratios: Mapping[str, float] | None = self._cached_or_read(
             (cluster, "reported"), now, _ANSWERING_FRESH_SECONDS, ask
+        )
+        return ratios
+
+    def busy_ratios(self, cluster: str, now: float) -> Mapping[str, float] | None:
+        """By node, the fraction of its CPUs that was busy all the last minutes; None: unknown."""
+
+        def ask(store: TimeSeriesStore) -> dict[str, float]:
+            until, by = int(now), ("instance",)
+            busy, online = (
+                {
+                    without_port(each.labels.get("instance", "")): min(p.mean for p in each.points)
+                    for each in store.node_series(
+                        NODE_CURVES[name].query._replace(by=by), cluster, "",
+                        until - BUSY_SECONDS, until, 2,
+                    )
+                    if len(each.points) == 2  # else it did not answer all the time
+                }
+                for name in ("cpu", "cpus")
+            )  # fmt: skip
+            return {
+                node: busy[node] / cpus for node, cpus in online.items() if cpus and node in busy
+            }
+
+        ratios: Mapping[str, float] | None = self._cached_or_read(
+            (cluster, "busy"), now, _FRESH_SECONDS, ask
         )
         return ratios
 

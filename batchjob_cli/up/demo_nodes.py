@@ -91,6 +91,13 @@ class DemoHistory:
     def node_series(
         self, asked: SeriesQuery, cluster: str, instance: str, since: int, until: int, points: int
     ) -> list[TimeSeries]:
+        if cluster == CLUSTER and not instance:
+            return [
+                each._replace(labels={**each.labels, "instance": node})
+                for node in self._stays
+                if self._recording.nodes[node].get("state") != "down"
+                for each in self.node_series(asked, cluster, node, since, until, points)
+            ]
         if cluster != CLUSTER or instance not in self._stays:
             return []
         step = max((until - since) / points, _SHORTEST_STEP_SECONDS)
@@ -104,7 +111,8 @@ class DemoHistory:
         ]
 
     def _load_at(self, node: str, stays: Sequence[_NodeStay], now: float) -> NodeLoad:
-        cores, memory = _IDLE_CORES, float(_SYSTEM_BYTES)
+        cores = self._recording.nodes[node].get("stray_cores", _IDLE_CORES)
+        memory = float(_SYSTEM_BYTES)
         gpus = dict.fromkeys(range(self._recording.nodes[node]["gpus"]), (0.0, 0.0))
         for start, end, node_index, job in stays:
             if start <= now < end:

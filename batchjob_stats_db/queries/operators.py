@@ -1,11 +1,13 @@
-"""Queries for operators: waste, failures, waits, allocated but idle GPUs.
+"""Queries for operators: waste, failures, pace of nodes, waits, allocated but idle GPUs.
 
 Waste is what jobs were allocated and did not use, in sums over days. The figures of single jobs are
 defined in efficiency.py.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
+from statistics import median
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +15,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.judgements import RUNNING_STATES, unused_cpu_seconds
+from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.rollup import waits
@@ -54,6 +57,9 @@ def with_waste(sums: Row) -> dict[Any, Any]:
 
 
 _MAX_CANDIDATES = 500  # maximum jobs of each kind to check for idle GPUs
+_MAX_COMPARED = 20_000  # latest jobs whose pace is compared
+_MIN_RUN_SECONDS = 60  # of such a job; starting takes most of the time of shorter ones
+_MIN_RUNS, _MIN_NODES = 5, 3
 
 
 def most_wasteful(
@@ -82,7 +88,7 @@ def failures_by_state(db: Connection, cluster: str, since: int) -> list[RowMappi
     return list(db.execute(query.order_by(sa.desc("jobs_failed")), parameters).mappings().all())
 
 
-def failures_by_node(db: Connection, cluster: str, since: int, limit: int) -> list[RowMapping]:
+def failures_by_node(db: Connection, cluster: str, since: int) -> list[RowMapping]:
     """`node`, `jobs_failed` and `users`, those with failed jobs of the most users first.
 
     A node on which the jobs of several users fail is more likely at fault than their programs.
@@ -94,9 +100,60 @@ def failures_by_node(db: Connection, cluster: str, since: int, limit: int) -> li
         .where(share.until_time.is_(None))
         .group_by(share.node)
         .order_by(sa.desc("users"), sa.desc("jobs_failed"), share.node)
-        .limit(limit)
     )
     return list(db.execute(query, {"cluster": cluster, "since": since}).mappings().all())
+
+
+def paces_by_node(db: Connection, cluster: str, since: int) -> list[dict[str, Any]]:
+    """`node`, `pace`: how many times as long jobs took there as elsewhere, and `jobs_compared`.
+
+    Compared are completed jobs of one node each, with those of the same user, name and size: each
+    with the median of the medians of the nodes, of which there are three or more. The figure of a
+    node is the median over five such jobs or more.
+    """
+    job, share = schema.job.c, schema.job_node.c
+    size = (job.allocated_cpus, job.allocated_gpus)
+    query = (
+        sa.select(share.node, job.elapsed_seconds, job.username, job.name, *size)
+        .select_from(schema.job.join(schema.job_node))
+        .where(
+            job.cluster == cluster, job.end_time >= since, job.state == JobState.COMPLETED,
+            job.allocated_nodes == 1, job.name != "", job.elapsed_seconds >= _MIN_RUN_SECONDS,
+        )
+        .order_by(job.end_time.desc())
+        .limit(_MAX_COMPARED)
+    )  # fmt: skip
+    alike: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for node, seconds, *key in db.execute(query):
+        alike[tuple(key)][node].append(seconds)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for by_node in alike.values():
+        if len(by_node) < _MIN_NODES:
+            continue
+        usual = median(map(median, by_node.values()))
+        for node, times in by_node.items():
+            ratios[node] += [seconds / usual for seconds in times]
+    return [
+        {"node": node, "pace": median(each), "jobs_compared": len(each)}
+        for node, each in ratios.items()
+        if len(each) >= _MIN_RUNS
+    ]
+
+
+def cpus_by_node(db: Connection, cluster: str, since: int) -> dict[str, float | None]:
+    """By node, the CPUs of all jobs that were there since a time; None: not all are known."""
+    job, share = schema.job.c, schema.job_node.c
+    several = [
+        sa.select(share.node, share.cpus)
+        .select_from(schema.job.join(schema.job_node))
+        .where(job.cluster == cluster, job.start_time.is_not(None), ends)
+        for ends in (job.end_time.is_(None), job.end_time >= since)
+    ]
+    cpus: dict[str, float | None] = {}
+    for node, number in db.execute(sa.union_all(*several)):
+        known = cpus.get(node, 0.0)
+        cpus[node] = None if known is None or number is None else known + number
+    return cpus
 
 
 def _failed_since(by: ColumnElement[Any]) -> sa.Select[Any]:

@@ -143,6 +143,6 @@ class TimeSeriesStore(Protocol):
     ) -> list[TimeSeries]:
         """The series of a node over time, at most `points` means each.
 
-        Raises TimeSeriesError.
+        Without an `instance`, those of all nodes of the cluster. Raises TimeSeriesError.
         """
         ...

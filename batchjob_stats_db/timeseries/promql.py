@@ -198,15 +198,16 @@ def _window_before(seconds: int) -> str:
 def target_query(
     query: SeriesQuery, cluster: str, instance: str, step: float, interval: float
 ) -> str:
-    """A target's series over time; the copies of replicas count once.
+    """A target's series over time, or a cluster's; the copies of replicas count once.
 
     A rate needs a few scrapes, whatever the step.
     """
-    matchers = {"__name__": [query.metric], "cluster": [cluster], "instance": [instance]}
+    one = {"instance": [instance]} if instance else {}
+    matchers = {"__name__": [query.metric], "cluster": [cluster], **one}
     rate = query.kind is SeriesKind.RATE
     window = max(step, 4 * interval) if rate else step
-    one = f"{'rate' if rate else 'avg_over_time'}({_format_selector({**matchers, **query.where})}"
-    each = f"max by ({', '.join((*query.by, *query.summed))}) ({one}[{round(window * 1000)}ms]))"
+    mean = f"{'rate' if rate else 'avg_over_time'}({_format_selector({**matchers, **query.where})}"
+    each = f"max by ({', '.join((*query.by, *query.summed))}) ({mean}[{round(window * 1000)}ms]))"
     return f"sum by ({', '.join(query.by)}) ({each})"
 
 

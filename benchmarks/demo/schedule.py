@@ -22,6 +22,8 @@ from benchmarks.demo.recipes import (
     OUT_OF_MEMORY_DAYS,
     OUT_OF_MEMORY_RUNS,
     RECIPES,
+    SLOW_NODE,
+    SLOWNESS,
     USABLE,
     USER_JOB_LIMITS,
     Recipe,
@@ -274,6 +276,9 @@ class _Scheduler:
     def _start(self, job: Job, now: int, nodes: list[str]) -> None:
         job.nodes, job.start = nodes, now + self._rng.randrange(2, _DELAY_SECONDS)
         is_bad = BAD_NODE in nodes and now >= BAD_FROM_DAY * DAY
+        if SLOW_NODE in nodes and now >= BAD_FROM_DAY * DAY:
+            longer = min(job.seconds * SLOWNESS, job.limit_seconds * 0.95)
+            job.seconds = max(job.seconds, round(longer))
         if is_bad and job.state is JobState.COMPLETED and self._rng.random() < 0.5:
             job.state, job.seconds = JobState.FAILED, self._rng.randrange(20, 900)
         job.end = job.start + job.seconds

@@ -64,6 +64,7 @@ RULES = {
     ("GET", f"{P}/stats/usual-waits", "cluster=c1"): (401, 0, 0, 0, 0, 0, 0, 0),
     ("GET", f"{P}/stats/waits", "since=0&cluster=c1"): (401, 1, 1, 1, 1, 0, 0, 0),
     ("GET", f"{P}/stats/idle-gpus", ""): (401, NONE, NONE, NONE, NONE, *NO),
+    ("GET", f"{P}/stats/nodes", ""): (401, 403, 403, 1, 1, 1, 1, 403),
     ("GET", f"{P}/stats/unfinished", ""): (401, 1, 2, 2, 2, 0, 0, 0),
     ("GET", f"{P}/jobs/{{jobid}}/report", "2/report"): (401, 404, 404, 200, 200, 404, 404, 404),
     ("GET", f"{P}/jobs/{{jobid}}/report", "3/report"): (401, 404, 200, 200, 200, 404, 404, 404),

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from batchjob.judgements import SLOW_RUN
 from batchjob_stats_server.pages.rendering import template_filters
 from batchjob_stats_server.report.explain import elapsed_seconds
 from batchjob_stats_server.report.model import Row
 
 BAR_HEIGHT = 30.0
 ROW_HEIGHT, _TITLE_HEIGHT = 48, 14  # height of a row; of the title above the bars
-_SLOW_FACTOR = 1.5  # multiple of the median
 _MIN_COMPLETED_RUNS = 3  # minimum completed runs for a median
 
 
@@ -39,7 +39,7 @@ def build_strip(runs: Sequence[Row], now: int) -> dict[str, Any] | None:
         time for run, time in zip(runs, times, strict=True) if run["state"] == "COMPLETED"
     ]
     usual_time = median(completed_times) if len(completed_times) >= _MIN_COMPLETED_RUNS else None
-    slow = [usual_time is not None and time > _SLOW_FACTOR * usual_time for time in times]
+    slow = [usual_time is not None and time > SLOW_RUN * usual_time for time in times]
     titles: list[str] = []
     bars: list[list[tuple[float, float]]] = [[] for _ in runs]  # y and height, of each run
     for title, value_of, format_value in _QUANTITIES:

@@ -13,11 +13,13 @@ from batchjob_stats_db.measure.rollup import due_days, roll_up
 from batchjob_stats_db.queries import job_list, usage
 from batchjob_stats_db.queries.job_list import TooManyError
 from batchjob_stats_db.queries.operators import (
+    cpus_by_node,
     failures_by_node,
     failures_by_state,
     idle_gpus,
     most_failures,
     most_wasteful,
+    paces_by_node,
     waits_by_partition,
 )
 from batchjob_stats_db.queries.stats import usual_waits
@@ -109,10 +111,44 @@ def test_failures_by_node_and_state(write_jobs):
         ended("dave", -2 * DAY, state=failed, nodes=(NodeShare("4", 4),)),
     ]
     with write_jobs(*((fields, None) for fields in jobs)) as db:
-        by_node = [tuple(row.values()) for row in failures_by_node(db, "c1", D0, 10)]
+        by_node = [tuple(row.values()) for row in failures_by_node(db, "c1", D0)]
         by_state = [tuple(row.values()) for row in failures_by_state(db, "c1", D0)]
     assert by_node == [("1", 2, 2), ("3", 3, 1), ("2", 1, 1)]  # several users first
     assert by_state == [("FAILED", 4, 2), ("NODE_FAIL", 1, 1)]
+
+
+def test_pace_of_a_node_is_relative_to_jobs_of_the_same_name_elsewhere(write_jobs):
+    def runs(node, seconds, count=5, **fields):
+        alike = {"name": "solve", "allocated_nodes": 1, "allocated_cpus": 4, **fields}
+        nodes = (NodeShare(node, 4),)
+        return [ended("alice", 1, elapsed_seconds=seconds, nodes=nodes, **alike)] * count
+
+    jobs = [
+        *runs("fast", 100), *runs("usual", 110), *runs("slow", 220),
+        *runs("few", 500, 4),
+        *runs("large", 500, allocated_cpus=8),  # nothing like it ran elsewhere
+        *runs("short", 30), *runs("failed", 500, state=JobState.FAILED),
+        *runs("wide", 500, allocated_nodes=2),
+    ]  # fmt: skip
+    with write_jobs(*((fields, None) for fields in jobs)) as db:
+        paces = {row["node"]: row for row in paces_by_node(db, "c1", D0)}
+        later = paces_by_node(db, "c1", D0 + DAY)
+    assert paces.keys() == {"fast", "usual", "slow"}
+    # The medians of the nodes are 100, 110, 220 and, with few jobs, 500: the usual time is 165.
+    assert paces["slow"] == {"node": "slow", "pace": 220 / 165, "jobs_compared": 5}
+    assert later == []
+
+
+def test_cpus_of_jobs_that_were_on_a_node_since_a_time(write_jobs):
+    jobs = [
+        ended("alice", 60, nodes=(NodeShare("n1", 4), NodeShare("n2", 8))),
+        ended("alice", 900, nodes=(NodeShare("n1", 2),)),
+        {"user": "bob", "state": JobState.RUNNING, "nodes": (NodeShare("n1", 1),)},
+        {"user": "bob", "state": JobState.RUNNING, "nodes": (NodeShare("n3"),)},
+    ]
+    with write_jobs(*((fields, None) for fields in jobs)) as db:
+        assert cpus_by_node(db, "c1", D0 + 300) == {"n1": 3.0, "n3": None}
+        assert cpus_by_node(db, "c1", D0) == {"n1": 7.0, "n2": 8.0, "n3": None}
 
 
 def test_waits_by_partition_of_all_and_own_jobs(write_jobs, monkeypatch):

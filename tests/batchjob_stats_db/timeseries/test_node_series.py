@@ -67,3 +67,11 @@ def test_node_series_counts_replicas_once(store):
     (utilization,) = store.node_series(gpu_query, "c1", "n1:10910", T - 3600, T, 12)
     assert utilization.labels == {"gpu": "0", "uuid": "G"}
     assert {point.mean for point in utilization.points} == {0.5}
+
+
+def test_series_of_all_nodes_of_a_cluster(store):
+    cpus = SeriesQuery("batchjob_node_cpus", SeriesKind.GAUGE, by=("instance",))
+    found = store.node_series(cpus, "c1", "", T - 7200, T, 2)
+    assert {each.labels["instance"]: [point.mean for point in each.points] for each in found} == {
+        "n1:10910": [4.0, 4.0], "n2:10910": [8.0],
+    }  # fmt: skip
