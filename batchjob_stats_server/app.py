@@ -38,6 +38,7 @@ from batchjob_stats_server.pages import (
     sign_in,
     start,
 )
+from batchjob_stats_server.pages import help as help_pages
 from batchjob_stats_server.pages import jobs as job_pages
 from batchjob_stats_server.pages import usage as usage_page
 from batchjob_stats_server.pages.rendering import assets, frame
@@ -68,6 +69,7 @@ PAGES = (
     admin.router,
     nodes.router,
     search.router,
+    help_pages.router,
     messages.router,
     messages.links,
     sign_in.router,
@@ -80,6 +82,7 @@ _WITHOUT_JOBS = (
     tokens.router,
     subscriptions.router,
     local_runs.router,
+    help_pages.router,
     messages.router,
     messages.links,
     sign_in.router,

@@ -18,6 +18,7 @@ GENERATORS = (
     "grafana.generate",
     "tests.documented_blocks",
     "tests.tables_page",
+    "tests.help_pages",
 )
 GOLDEN_TESTS = ("tests/test_contracts.py", "tests/collectors/jobs/test_golden.py")
 UPDATE_VARIABLE = "BATCHJOB_UPDATE_GOLDEN"

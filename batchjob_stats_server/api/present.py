@@ -57,7 +57,8 @@ class Change:
     cluster: str
     title: str
     reason: str
-    step: str  # a submit line, if one is known that would have been enough
+    step: str
+    line: str  # the next submit line, if one is known that would have been enough
 
 
 class Group(NamedTuple):
@@ -208,7 +209,8 @@ def _change(report: Report) -> Change | None:
         cluster=report.job.cluster,
         title=first.title if first else "It needs less than it asked for",
         reason=first.reason if first else "",
-        step=again.line if again else first.step if first else "",
+        step=first.step if first else "",
+        line=again.line if again else "",
     )
 
 
@@ -226,7 +228,7 @@ def document(present: Present) -> Document:
     ]  # fmt: skip
     advice = tuple(
         Advice(f"batchjob job {each.jobid}", to_printable(f"{each.jobid[:8]} {each.name}"),
-               each.title, each.reason, to_printable(each.step), {})
+               each.title, each.reason, to_printable(each.line or each.step), {})
         for each in present.changes
     )  # fmt: skip
     waiting, failed = (

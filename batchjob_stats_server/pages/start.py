@@ -96,7 +96,7 @@ def _amount(used: float | None, held: float | None, write: Callable[[float], str
         return absent("no sample in the last three minutes")
     if not held:
         return write(used)
-    words = write(used) if held == 1.0 else f"{write(round(used, 2))} of {write(held)}"
+    words = write(round(used, 2)) + ("" if held == 1.0 else f" of {write(held)}")
     return fragments.amount_bar(used, held, words)
 
 

@@ -45,6 +45,8 @@ RULES = {
     ("/jobs/{jobid}/script", "2"): (401, 404, 404, 404, "bob"),
     ("/tokens", ""): (401, NONE, NONE, NONE, NONE),
     ("/messages", ""): (401, NONE, NONE, NONE, NONE),
+    ("/help", ""): (401, NONE, NONE, NONE, NONE),
+    ("/help/{chapter}", "user"): (401, NONE, NONE, NONE, NONE),
     ("/unsubscribe", "user=alice&signature=forged"): (403, 403, 403, 403, 403),
     ("/compare", "job=2&job=3"): (401, NONE, "carol", "bob carol", "bob carol"),
     ("/search", "q=1"): (401, MINE, 303, MINE, MINE),
