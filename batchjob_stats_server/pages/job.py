@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob.judgements import AT_LEAST
 from batchjob.local_runs.directory import LOGS
-from batchjob.local_runs.output import Reader
+from batchjob.local_runs.output import STREAMS, Reader, merge_streams
 from batchjob.quantities import curves
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import scripts
@@ -50,7 +50,7 @@ _MAX_SIBLINGS = 12
 _MAX_NAMED_RUNS = 50
 _MAX_SHADED_STEPS = 40
 _MAIN_CURVES = {curves.CPU, curves.MEMORY, curves.GPU_UTILIZATION, curves.GPU_MEMORY}
-_ERROR_LINES = 10
+_LAST_LINES = 10
 _MAX_LINE_CHARACTERS = 300
 _MAX_FILE_SECONDS = 1.0  # after which the page is shown without these lines
 
@@ -96,7 +96,7 @@ def job(page: RequestPage, jobid: JobId, form: InQuery[JobForm]) -> Response:
         strip=run_strip.build_strip(named_runs, page.now), neighbours=neighbours,
         dependents=dependents,
         script=stored_scripts[0] if stored_scripts else None,
-        errors=_last_error_lines(page, run),
+        output=_last_output(page, run),
         is_own_script=run["username"] == principal.user and not principal.token_creator,
         has_more_siblings=len(siblings) > _MAX_SIBLINGS,
         nodes=_node_rows(inputs.shares, report.nodes), steps=inputs.steps,
@@ -176,32 +176,45 @@ def _dependents(db: Connection, access: Access, run: RowMapping) -> list[RowMapp
     return [row for row in found if depends_on(row, run)]
 
 
-def _last_error_lines(page: PageRenderer, run: RowMapping) -> list[str]:
-    """The last lines of standard error of a failed run on this machine, for its user only."""
-    data, threads = page.services.local_data, page.services.threads
+def _last_output(page: PageRenderer, run: RowMapping) -> tuple[str, list[str]]:
+    """What it is, and the last lines of a run on this machine: of a failed one, of its errors.
+
+    For the run's user, and whoever else may read its output over the API.
+    """
+    services, person, cluster = page.services, page.principal, run["cluster"]
+    is_own = run["username"] == person.user and cluster in (person.clusters or (cluster,))
+    may_read = is_own or (services.run_control is not None and page.access.everything)
+    if services.local_data is None or not may_read or run["start_time"] is None:
+        return "", []
     failed = run["end_time"] is not None and run["state"] != JobState.COMPLETED
-    if data is None or not failed or run["username"] != page.principal.user:
-        return []
-    work = partial(last_errors, data, run["jobid"], run["uid"])
+    title, streams = ("standard error", ("stderr",)) if failed else ("output", STREAMS)
+    work = partial(last_lines, services.local_data, run["jobid"], run["uid"], streams)
     try:
-        with threads.while_waiting():
-            return anyio.from_thread.run(_read_in_time, page, work)
+        with services.threads.while_waiting():
+            return title, anyio.from_thread.run(_read_in_time, page, work)
     except (TooMany, Unavailable, TimeoutError):
-        return []
+        return "", []
 
 
-def last_errors(data: Path, jobid: str, uid: int | None) -> list[str]:
-    """The last lines of standard error of a run in this data directory; none if not kept."""
+def last_lines(
+    data: Path, jobid: str, uid: int | None, streams: Sequence[str] = STREAMS
+) -> list[str]:
+    """The last lines that a run in this data directory wrote; none if not kept.
+
+    Of a line that was written over, such as a progress bar, the last state.
+    """
     if not jobid or "/" in jobid or jobid.startswith("."):
         return []
     try:
-        reader = Reader(data / LOGS / jobid, "stderr", uid)
-        reader.limit_time(_MAX_FILE_SECONDS)
-        reader.seek_to_last(_ERROR_LINES)
-        lines = deque(reader.read(), maxlen=_ERROR_LINES)
+        readers = [Reader(data / LOGS / jobid, stream, uid) for stream in streams]
+        for reader in readers:
+            reader.limit_time(_MAX_FILE_SECONDS)
+            reader.seek_to_last(_LAST_LINES)
+        lines = deque(merge_streams(readers, None, None), maxlen=_LAST_LINES)
     except OSError:
         return []
-    return [line.text.decode("utf-8", "replace")[:_MAX_LINE_CHARACTERS] for line in lines]
+    texts = (line.text.rstrip(b"\r").rpartition(b"\r")[2] for line in lines)
+    return [text.decode("utf-8", "replace")[:_MAX_LINE_CHARACTERS] for text in texts]
 
 
 async def _read_in_time(page: PageRenderer, work: Callable[[], list[str]]) -> list[str]:

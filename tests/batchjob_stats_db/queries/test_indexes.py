@@ -57,7 +57,7 @@ def test_jobs_of_a_user_are_found_by_their_ids(planned):
 def test_failed_jobs_are_counted_without_the_others(planned):
     with planned() as (db, plans):
         failures_by_state(db, "alpha", example_site.NOW)
-        failures_by_node(db, "alpha", example_site.NOW, 10)
+        failures_by_node(db, "alpha", example_site.NOW)
         assert len(plans()) == 2
         assert all("COVERING INDEX ix_job_failed (cluster=? AND end_time>?)" in p for p in plans())
 

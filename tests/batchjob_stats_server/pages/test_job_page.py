@@ -10,7 +10,7 @@ from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import StreamLog
 from batchjob_stats_server import app
 from batchjob_stats_server.pages import job
-from batchjob_stats_server.pages.job import last_errors
+from batchjob_stats_server.pages.job import last_lines
 from batchjob_stats_server.pages.rendering.run_strip import build_strip
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
 from tests.batchjob_stats_server.pages.conftest import HTML, element_text, parse_page, svg_elements
@@ -75,19 +75,47 @@ def test_plot_of_memory_has_the_peak_that_samples_may_miss(example_page):
     assert peaks["cpu"] is None
 
 
-def test_last_errors_returns_last_lines_of_standard_error(run_with_standard_error):
-    assert last_errors(run_with_standard_error, "2", os.getuid())[-1] == "line 29"
-    assert len(last_errors(run_with_standard_error, "2", os.getuid())) == 10
-    assert last_errors(run_with_standard_error, "3", os.getuid()) == []
-    assert last_errors(run_with_standard_error, "../2", os.getuid()) == []
-    assert last_errors(run_with_standard_error, "2", os.getuid() + 1) == []
+def test_last_lines_returns_last_lines_of_standard_error(run_with_standard_error):
+    assert last_lines(run_with_standard_error, "2", os.getuid())[-1] == "line 29"
+    assert len(last_lines(run_with_standard_error, "2", os.getuid())) == 10
+    assert last_lines(run_with_standard_error, "3", os.getuid()) == []
+    assert last_lines(run_with_standard_error, "../2", os.getuid()) == []
+    assert last_lines(run_with_standard_error, "2", os.getuid() + 1) == []
+
+
+def test_last_lines_of_both_streams_with_the_last_state_of_progress_bars(tmp_path):
+    directory = tmp_path / LOGS / "2"
+    directory.mkdir(parents=True)
+    output, errors = (StreamLog(directory, stream, 1 << 20) for stream in ("stdout", "stderr"))
+    output.add(b"epoch 1\n", 1000.0)
+    errors.add(b"10 %\r50 %\r90 %\r\n", 1001.0)
+    output.add(b"epoch 2\n", 1002.0)
+    output.close(1003.0)
+    errors.close(1003.0)
+    assert last_lines(tmp_path, "2", os.getuid()) == ["epoch 1", "90 %", "epoch 2"]
+
+
+@pytest.mark.parametrize(
+    ("who", "over_api", "seen"),
+    [("bob", False, True), ("root", False, False), ("root", True, True), ("vera", True, True)],
+)
+def test_output_is_for_the_user_and_those_whom_the_api_allows(
+    services, tmp_path, monkeypatch, who, over_api, seen
+):
+    monkeypatch.setattr(job, "last_lines", lambda *_: ["<b>found"])
+    control = object() if over_api else None
+    made = app.make(services._replace(local_data=tmp_path, run_control=control))
+    headers = {"X-Grafana-User": who, "X-Batchjob-Secret": SECRET, **HTML}
+    text = TestClient(made, client=(PROXY, 1), headers=headers).get("/jobs/2?cluster=c1").text
+    assert ("Last lines of output" in text, "&lt;b&gt;found" in text) == (seen, seen)
+    assert "<b>found" not in text
 
 
 def test_page_of_failed_job_does_not_wait_for_a_hung_file_system(
     proxy_client, services, tmp_path, monkeypatch
 ):
     back = threading.Event()
-    monkeypatch.setattr(job, "last_errors", lambda *_: ["found"] if back.wait(60) else [])
+    monkeypatch.setattr(job, "last_lines", lambda *_: ["found"] if back.wait(60) else [])
     made = app.make(services._replace(local_data=tmp_path))
     headers = {"X-Grafana-User": "alice", "X-Batchjob-Secret": SECRET, **HTML}
     with TestClient(made, client=(PROXY, 1), headers=headers) as client:

@@ -104,5 +104,5 @@ def log_that_unpacks_for_minutes(site, dice):
     path.write_bytes(gzip.compress(line * (30_000_000 // len(line)), 1))
     os.chown(path, CITIZEN_UID, -1)
     started = time.thread_time()
-    job_page.last_errors(site.data, run, CITIZEN_UID)
+    job_page.last_lines(site.data, run, CITIZEN_UID)
     assert time.thread_time() - started < 5

@@ -82,7 +82,7 @@ def file_system_that_hangs(site, dice):
             hang()
             return []
 
-        with mock.patch.object(job_page, "last_errors", hangs):
+        with mock.patch.object(job_page, "last_lines", hangs):
             site.get(CITIZEN, f"/jobs/{job.jobid}", Accept="text/html")
 
     assert is_done_while_hanging(ask, 8)
