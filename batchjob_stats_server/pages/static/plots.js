@@ -128,7 +128,8 @@
     while (top / factor >= base && (unit.startsWith("bytes") || unit === "watts")) factor *= base;
     const raw = (unit === "ratio" ? top : top / factor) / 4;
     const power = 10 ** Math.floor(Math.log10(raw || 1));
-    const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= raw * 0.999) * (unit === "ratio" ? 1 : factor);
+    const found = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= raw * 0.999) * (unit === "ratio" ? 1 : factor);
+    const step = unit === "count" ? Math.max(1, Math.ceil(found)) : found;
     const values = [];
     for (let v = 0; v <= top * 1.001 + step && values.length < 8; v += step) values.push(v);
     return { tickvals: values, ticktext: values.map((v) => v ? write(unit, v) : "0") };
@@ -298,20 +299,21 @@
     }));
   }
 
-  const NARROW = 420; // pixels: on narrower plots, a legend of the zones, which the text below names too, would take half of the plot
+  const NARROW = 420; // pixels: on narrower plots and beside many lines, a legend of the zones, which the text below names too, would take half of the plot
   function plotLayout(found, bounds, plots, figure) {
     const unit = found[0].unit;
     const peak = Number(figure.dataset.peak || 0); // of a node, recorded by the kernel: samples may miss it
     const seen = Math.max(highest(found), peak);
     const near = bounds.filter((value) => value <= Math.max(seen, 1e-12) * 12);
-    const top = Math.max(seen, ...near, unit === "ratio" && !bounds.length ? 0.1 : 1e-9);
+    const most = Math.max(seen, ...near, unit === "ratio" && !bounds.length ? 0.1 : 0);
+    const top = most > 1e-6 ? most : 1; // less is an error of arithmetic: nothing was used
     const narrow = figure.clientWidth < NARROW;
     const times = { type: "date", range: zoomFromUrl() || fullRange(plots), title: undefined, nticks: narrow ? 4 : 8, tickangle: 0 };
     const style = layout(unit, top, times);
     const limitLines = near.map((value) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: css("--low"), width: 1.2, dash: "dash" } }));
     const shades = zones(figure, bounds).filter((zone) => zone.side === "below" || zone.value < top);
     const peakLines = peak ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: peak, y1: peak, line: { color: css("--soft"), width: 1, dash: "dot" } }] : [];
-    style.shapes = [...stepShapes(plots), ...zoneShapes(shades, unit, top, !narrow), ...limitLines, ...peakLines];
+    style.shapes = [...stepShapes(plots), ...zoneShapes(shades, unit, top, !narrow && found.length <= 2), ...limitLines, ...peakLines];
     style.annotations = near.slice(0, 1).map((value) => ({ xref: "paper", x: 1, y: value, xanchor: "right", yanchor: "bottom", text: `limit ${write(unit, value)}`, showarrow: false, font: { color: css("--bad-text"), size: 11 } }));
     if (peak) style.annotations.push({ xref: "paper", x: 0, y: peak, xanchor: "left", yanchor: "bottom", text: `peak ${write(unit, peak)}`, showarrow: false, font: { color: css("--soft"), size: 11 } });
     style.showlegend = found.length > 1 || (shades.length > 0 && !narrow);

@@ -18,7 +18,7 @@ PAGES = (
     "/clusters/alpha/accounts/physics", "/embed/jobs/40120?cluster=alpha", "/embed/jobs",
     "/search", "/search?q=39000", "/search?q=%3Cb%3Enothing",
     "/jobs/40120?cluster=alpha", "/jobs/40133?cluster=alpha", "/jobs/40107?cluster=alpha",
-    "/jobs/40012", "/tokens", "/compare",
+    "/jobs/40012", "/tokens", "/help", "/help/report", "/compare",
     "/compare?job=alpha:40120&job=alpha:40133&job=beta-gpu:40024",
     "/jobs/nothing", "/usage?since=yesterday", "/signed-out",
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Plots and statistics of jobs and nodes."""
 
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -115,6 +116,53 @@ def test_plots_zoom_by_keyboard(sign_in, site):
     wait_until(page, f"{ranges}[0] <= '{begin}'")
     page.get_by_role("button", name="Zoom out").press("Enter")
     wait_until(page, "!location.hash")
+    assert page.troubles == []
+
+
+def test_plots_zoom_by_touch(sign_in, site):
+    page = sign_in(has_touch=True, viewport={"width": 390, "height": 800})
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    draw_plots(page)
+    begin = page.evaluate("document.querySelector('.drawing').layout.xaxis.range[0]")
+    page.get_by_role("button", name="Zoom in").tap()
+    wait_until(page, f"document.querySelector('.drawing').layout.xaxis.range[0] > '{begin}'")
+    assert page.troubles == []
+
+
+TICKS = """
+    [...document.querySelectorAll('.drawing')].filter(each => each.layout?.yaxis.ticktext)
+        .flatMap(each => each.layout.yaxis.ticktext)
+"""
+
+
+@pytest.mark.parametrize(("value", "count"), [(0, 0), (2.7e-11, 1), (3.3, 3), (12345678.9, 17)])
+def test_ticks_are_round_whatever_the_values(sign_in, site, value, count):
+    """At most three digits, none below a thousandth, and whole numbers of processes."""
+    page = sign_in()
+    rows = []
+
+    def answer(route):
+        metrics = parse_qs(urlsplit(route.request.url).query).get("metric", [])
+        for metric in metrics:
+            unit = {"processes": "count", "threads": "count", "cpu": "cores"}.get(metric, "bytes/s")
+            number = count if unit == "count" else value
+            rows[:] = [
+                {"metric": metric, "node": "a010", "line": "a010", "unit": unit, "time": at,
+                 "mean": number, "min": number, "max": number}
+                for at in (1775000000000, 1775000060000)
+            ]  # fmt: skip
+        route.fulfill(json=rows)
+
+    page.route("**/api/v1/jobs/*/metrics*", answer)
+    page.goto(f"{site[0]}/jobs/40120?cluster=alpha")
+    draw_plots(page)
+    ticks = page.evaluate(TICKS)
+    assert len(ticks) > 6
+    assert [each for each in ticks if "e" in each.split()[0]] == []
+    processes = "[...document.querySelectorAll('[data-curves^=processes] .drawing')]"
+    whole = page.evaluate(f"{processes}.flatMap(each => each.layout.yaxis.tickvals)")
+    assert whole
+    assert all(each == int(each) for each in whole)
     assert page.troubles == []
 
 
