@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from batchjob.quantities.gpu import (
     GPU_MEMORY_TOTAL,
@@ -27,6 +27,7 @@ from batchjob_stats_server.curves import NODE_CURVES
 from batchjob_stats_server.turns import Threads, TimeSeriesPool
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _FRESH_SECONDS = 20
 _STALE_SECONDS = 600  # older readings are not shown
@@ -273,14 +274,11 @@ class ClusterReadings:
                 self._log_once.forget(cluster)
             return reading
 
-        found: ClusterReading | None = self._cached_or_read(
-            (cluster, "now"), now, _FRESH_SECONDS, ask
-        )
-        return found
+        return self._cached_or_read((cluster, "now"), now, _FRESH_SECONDS, ask)
 
     def gpus(self, cluster: str, instance: str, now: float) -> Sequence[NodeGpu]:
         """The GPUs of a node, by its target; none if nothing is known in time."""
-        found: Sequence[NodeGpu] | None = self._cached_or_read(
+        found = self._cached_or_read(
             (cluster, instance), now, _FRESH_SECONDS,
             lambda store: gpus_of(store.latest(cluster, _GPU_METRICS, now, instance)),
         )  # fmt: skip
@@ -293,51 +291,43 @@ class ClusterReadings:
             ratios = store.scrape_ratios(cluster, EXPORTER, now, ANSWERING_SECONDS)
             return {without_port(each.labels.get("instance", "")): each.value for each in ratios}
 
-        ratios: Mapping[str, float] | None = self._cached_or_read(
-            (cluster, "reported"), now, _ANSWERING_FRESH_SECONDS, ask
-        )
-        return ratios
+        return self._cached_or_read((cluster, "reported"), now, _ANSWERING_FRESH_SECONDS, ask)
 
     def busy_ratios(self, cluster: str, now: float) -> Mapping[str, float] | None:
         """By node, the fraction of its CPUs that was busy all the last minutes; None: unknown."""
 
         def ask(store: TimeSeriesStore) -> dict[str, float]:
-            until, by = int(now), ("instance",)
+            span = (int(now) - BUSY_SECONDS, int(now), 2)
             busy, online = (
                 {
                     without_port(each.labels.get("instance", "")): min(p.mean for p in each.points)
                     for each in store.node_series(
-                        NODE_CURVES[name].query._replace(by=by), cluster, "",
-                        until - BUSY_SECONDS, until, 2,
+                        NODE_CURVES[name].query._replace(by=("instance",)), cluster, "", *span
                     )
                     if len(each.points) == 2  # else it did not answer all the time
                 }
                 for name in ("cpu", "cpus")
-            )  # fmt: skip
-            return {
-                node: busy[node] / cpus for node, cpus in online.items() if cpus and node in busy
-            }
+            )
+            return {node: part / online[node] for node, part in busy.items() if online.get(node)}
 
-        ratios: Mapping[str, float] | None = self._cached_or_read(
-            (cluster, "busy"), now, _FRESH_SECONDS, ask
-        )
-        return ratios
+        return self._cached_or_read((cluster, "busy"), now, _FRESH_SECONDS, ask)
 
     def _cached_or_read(
-        self, key: tuple[str, str], now: float, fresh: float, ask: Callable[[TimeSeriesStore], Any]
-    ) -> Any:
+        self, key: tuple[str, str], now: float, fresh: float, ask: Callable[[TimeSeriesStore], T]
+    ) -> T | None:
         if not self._stores.has_store:
             return None
         with self._lock:
             cached, pending = self._cache.get(key), self._pending.get(key)
             if cached and now - cached[0] < fresh:
-                return cached[1]
+                return cast(T, cached[1])
             if pending is None or pending.done():
                 pending = self._pending[key] = self._threads.submit(self._read, key, now, ask)
         self._answering.wait_for_store([pending])
         with self._lock:
             cached = self._cache.get(key)
-        return cached[1] if cached and now - cached[0] < fresh + _STALE_SECONDS else None
+        is_recent = cached is not None and now - cached[0] < fresh + _STALE_SECONDS
+        return cast(T, cached[1]) if cached and is_recent else None
 
     def _read(
         self, key: tuple[str, str], now: float, ask: Callable[[TimeSeriesStore], Any]

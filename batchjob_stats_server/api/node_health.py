@@ -35,14 +35,9 @@ class NodeHealth(BaseModel):
     coverage: float | None = Field(None, description="Part of their run time with samples.")
     jobs_failed: int = 0
     users: int = Field(0, description="Of the failed jobs.")
-    pace: float | None = Field(
-        None,
-        description="Median of the time that jobs of the last week took, relative to elsewhere.",
-    )
+    pace: float | None = Field(None, description="Times as long as elsewhere its jobs took.")
     jobs_compared: int = 0
-    exporter_ratio: float | None = Field(
-        None, description="Part of the last day in which it answered."
-    )
+    exporter_ratio: float | None = Field(None, description="Part of the day that it answered.")
     cpus_busy: float | None = Field(None, description="All the last ten minutes.")
     cpus_allocated: float | None = Field(None, description="To all jobs of these minutes.")
     cpus: float | None = None
@@ -56,7 +51,6 @@ class NodeHealth(BaseModel):
 
     @property
     def lowest_ratio(self) -> float:
-        """The lower of the two ratios."""
         ratios = (self.exporter_ratio, self.coverage, 1.0)
         return min(each for each in ratios if each is not None)
 

@@ -21,9 +21,7 @@ from batchjob_stats_server.mail_template import MailTemplate
 from batchjob_stats_server.pages.clusters import is_failing
 from batchjob_stats_server.pages.rendering import links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
-from batchjob_stats_server.pages.rendering.template_filters import (
-    percent,
-)
+from batchjob_stats_server.pages.rendering.template_filters import percent
 
 router = APIRouter(include_in_schema=False, route_class=CostlyRoute)
 
@@ -87,17 +85,9 @@ def _mail_link(
     page: PageRenderer, template: MailTemplate, cluster: str, waste: Mapping[Any, Any]
 ) -> str:
     path = links.path("jobs", user=waste["username"], cluster=cluster)
-    ratios = {what: waste[f"{what}_efficiency"] for what in ("cpu", "gpu")}
-    percents = {what: "-" if ratio is None else percent(ratio) for what, ratio in ratios.items()}
-    return template.link(
-        {
-            "user": waste["username"],
-            "cluster": cluster,
-            "days": str(_WASTE_DAYS),
-            "cpu_hours": f"{waste['cpu_unused_seconds'] / 3600:,.0f}",
-            "gpu_hours": f"{waste['gpu_unused_seconds'] / 3600:,.0f}",
-            "cpu_percent": percents["cpu"],
-            "gpu_percent": percents["gpu"],
-            "url": str(page.request.base_url).rstrip("/") + path,
-        }
-    )
+    fields = {"user": waste["username"], "cluster": cluster, "days": str(_WASTE_DAYS)}
+    for what in ("cpu", "gpu"):
+        ratio = waste[f"{what}_efficiency"]
+        fields[f"{what}_hours"] = f"{waste[f'{what}_unused_seconds'] / 3600:,.0f}"
+        fields[f"{what}_percent"] = "-" if ratio is None else percent(ratio)
+    return template.link({**fields, "url": str(page.request.base_url).rstrip("/") + path})
