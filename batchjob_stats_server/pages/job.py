@@ -50,7 +50,7 @@ _MAX_SIBLINGS = 12
 _MAX_NAMED_RUNS = 50
 _MAX_SHADED_STEPS = 40
 _MAIN_CURVES = {curves.CPU, curves.MEMORY, curves.GPU_UTILIZATION, curves.GPU_MEMORY}
-_LAST_LINES = 10
+_LAST_LINES, _LAST_RECORDS = 10, 40  # a line may be written in parts
 _MAX_LINE_CHARACTERS = 300
 _MAX_FILE_SECONDS = 1.0  # after which the page is shown without these lines
 
@@ -209,11 +209,13 @@ def last_lines(
         readers = [Reader(data / LOGS / jobid, stream, uid) for stream in streams]
         for reader in readers:
             reader.limit_time(_MAX_FILE_SECONDS)
-            reader.seek_to_last(_LAST_LINES)
-        lines = deque(merge_streams(readers, None, None), maxlen=_LAST_LINES)
+            reader.seek_to_last(_LAST_RECORDS)
+        records = deque(merge_streams(readers, None, None), maxlen=_LAST_RECORDS)
     except OSError:
         return []
-    texts = (line.text.rstrip(b"\r").rpartition(b"\r")[2] for line in lines)
+    output = b"".join(line.text + b"\n" * line.is_complete for line in records)
+    lines = output.removesuffix(b"\n").split(b"\n")[-_LAST_LINES:] if output else []
+    texts = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines)
     return [text.decode("utf-8", "replace")[:_MAX_LINE_CHARACTERS] for text in texts]
 
 

@@ -1,5 +1,6 @@
 """The start page: a person's jobs at present, and what they used in the last day."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -114,7 +115,8 @@ def _charts(found: Present) -> Iterator[Markup]:
             at: (used,) if what == "Power" else (used, max(0.0, held - used))
             for at, (used, held) in by_hour.items()
         }
-        unit = 1 << 30 if what == "Memory" else 1.0
+        most = max((sum(each) for each in values.values()), default=0.0)
+        unit = 1024.0 ** int(math.log(max(most, 1.0), 1024)) if what == "Memory" else 1.0
         chart = charts.day_chart(
             "h-day", what, segments, values, first, first + HOURS * HOUR, _FORMATS[what], unit,
             by="hour",

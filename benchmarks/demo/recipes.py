@@ -9,8 +9,8 @@ NODES = {
     **{f"g{n:02}": {"cpus": 64, "memory_gib": 512, "gpus": 8} for n in range(1, 5)},
 }
 NODES["c07"] |= {"exporter_up_ratio": 0.86}
-NODES["c16"] |= {"stray_cores": 24.0}  # busy without an allocation
 NODES["c21"] |= {"state": "idle", "flag": "drain", "reason": "memory errors"}
+NODES["c21"] |= {"stray_cores": 24.0}  # busy without an allocation
 NODES["c22"] |= {"state": "down", "reason": "not responding"}
 USABLE = [node for node, facts in NODES.items() if "reason" not in facts]
 BAD_NODE, BAD_FROM_DAY = "c13", 18  # where half of the jobs fail within minutes from that day on

@@ -81,16 +81,16 @@ def part_measured(seconds: float, sums: Mapping[Any, Any]) -> Markup:
 
 
 @functools.lru_cache(64)
-def state_badge(state: str) -> Markup:
-    lower = state.lower()
-    return Markup('<span class="state {}">{}</span>').format(lower, lower.replace("_", " "))
+def state_badge(state: str, number: str = "") -> Markup:
+    words = f"{number} {state.lower().replace('_', ' ')}".strip()
+    return Markup('<span class="state {}">{}</span>').format(state.lower(), words)
 
 
 def job_state(row: Row) -> Markup:
     """A job's state, with the reason why its clock stands still; those of an array's tasks."""
     if row.get("array_states"):
         states = (each.split(" ") for each in row["array_states"].split(", "))
-        return Markup(" ").join(trusted_html(f"{n} {state_badge(name)}") for n, name in states)
+        return Markup(" ").join(state_badge(name, number) for number, name in states)
     badge, note = state_badge(row["state"]), explain.as_of(row)
     return badge + trusted_html(f" <small>{note}</small>") if note else badge
 

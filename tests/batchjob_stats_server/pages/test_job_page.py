@@ -89,7 +89,9 @@ def test_last_lines_of_both_streams_with_the_last_state_of_progress_bars(tmp_pat
     output, errors = (StreamLog(directory, stream, 1 << 20) for stream in ("stdout", "stderr"))
     output.add(b"epoch 1\n", 1000.0)
     errors.add(b"10 %\r50 %\r90 %\r\n", 1001.0)
-    output.add(b"epoch 2\n", 1002.0)
+    output.add(b"epoch", 1002.0)
+    output.flush(1002.0)
+    output.add(b" 2\n", 1002.5)
     output.close(1003.0)
     errors.close(1003.0)
     assert last_lines(tmp_path, "2", os.getuid()) == ["epoch 1", "90 %", "epoch 2"]
