@@ -337,7 +337,8 @@ def test_audit_log_has_the_question_of_every_page_about_others(proxy_client, cap
             if not any(f"asked for {path!r}" in message for message in caplog.messages):
                 silent.add(route.path)
     assert silent == {
-        "/tokens", "/messages", "/unsubscribe", "/signed-out", "/static/{name}",
+        "/tokens", "/messages", "/unsubscribe", "/signed-out", "/static/{name}", "/help",
+        "/help/{chapter}",
     }  # fmt: skip
 
 
