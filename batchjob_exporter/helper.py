@@ -23,6 +23,7 @@ from batchjob.runtime.signals import notify
 from batchjob_exporter.self_metrics import version_text
 from batchjob_exporter.web.addresses import open_listeners, open_systemd_listeners
 from collectors.kernel.answers import NEEDED, Helper
+from collectors.kernel.capabilities import keep
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         listener = (open_listeners((path,)) if path else open_systemd_listeners())[0]
         if path:
             Path(given.listen).chmod(0o666)  # peers are checked by their uid
+        keep({name for feature in given.give for name in NEEDED[feature]})
         notify("READY=1")
         # All that it holds in the kernel ends with the process, whatever ends it.
         serve(listener, Helper(given.cgroupfs, given.give), given.exporter_directory)

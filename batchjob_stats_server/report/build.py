@@ -106,6 +106,7 @@ def _job_use(job: model.Row) -> model.JobUse:
         job["cpu_used_seconds"], job["cpu_basis"], user, system, job["memory_used_bytes"],
         job["usage_process_io_read_bytes"], job["usage_process_io_written_bytes"],
         job["usage_io_read_bytes"], job["usage_io_written_bytes"],
+        job["usage_network_received_bytes"], job["usage_network_sent_bytes"],
     )  # fmt: skip
 
 

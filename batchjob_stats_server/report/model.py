@@ -3,7 +3,7 @@
 `ReportInput`, at the end, is what reports are built from.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -75,20 +75,26 @@ class JobUse:
     written_bytes: int | None
     device_read_bytes: int | None  # part of it that reached block devices
     device_written_bytes: int | None
+    network_received_bytes: int | None
+    network_sent_bytes: int | None
 
     def cpu_label(self) -> str:
         """What the CPU time is called."""
         return f"CPU time, {AT_LEAST}" if self.cpu_basis == AT_LEAST else "CPU time"
 
-    def bytes_read_and_written(self) -> tuple[tuple[str, int | None, int | None], ...]:
-        """Bytes read and written: of files, and of the disks below them.
+    def transfers(self) -> Iterator[tuple[str, Mapping[str, int]]]:
+        """Bytes of files, of the disks below them and of the network, by direction.
 
         Those of processes are a lower bound: short ones are not seen.
         """
-        return (
-            (f"Storage, {AT_LEAST}", self.read_bytes, self.written_bytes),
-            ("Disks", self.device_read_bytes, self.device_written_bytes),
-        )
+        for label, directions in (
+            (f"Storage, {AT_LEAST}", {"read": self.read_bytes, "written": self.written_bytes}),
+            ("Disks", {"read": self.device_read_bytes, "written": self.device_written_bytes}),
+            ("Network", {"received": self.network_received_bytes, "sent": self.network_sent_bytes}),
+        ):
+            known = {name: number for name, number in directions.items() if number is not None}
+            if known:
+                yield label, known
 
 
 @dataclass(frozen=True)

@@ -172,11 +172,9 @@ def _usage_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
         )
     if use.peak_memory_bytes is not None:
         yield ReportLine("Peak memory", size(use.peak_memory_bytes))
-    for label, read, written in use.bytes_read_and_written():
-        known = ((read, "read"), (written, "written"))
-        amounts = [f"{size(number)} {what}" for number, what in known if number is not None]
-        if amounts:
-            yield ReportLine(label, ", ".join(amounts))
+    for label, directions in use.transfers():
+        amounts = (f"{size(number)} {name}" for name, number in directions.items())
+        yield ReportLine(label, ", ".join(amounts))
 
 
 def efficiency_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:

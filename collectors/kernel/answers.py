@@ -7,15 +7,15 @@ cgroup below the mount point of cgroupfs; no other file is opened for a caller.
 
 import contextlib
 import errno
+import glob
 import os
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from collectors.host import read_text
 from collectors.kernel import bpf
+from collectors.kernel.capabilities import permitted, raised
 from collectors.kernel.devices import allotted_devices
 from collectors.kernel.network import MAX_PARENTS, Network
 from collectors.kernel.parts import JobTree
@@ -26,10 +26,9 @@ _MAX_JOBS, _MAX_DEVICES, _MAX_TREES = 20_000, 1024, 4
 _MAX_PATH_PARTS = 32
 _FORGET_SECONDS = 3600.0  # after which counters that nobody has asked for are dropped
 _RETRY_SECONDS = 60.0
+_ROOT_INODE = 1  # of the root of a hierarchy
 # What is counted, and the numbers of a job of which nothing has been.
 _NOTHING: Mapping[str, Any] = {"process-io": (0,) * 4, "network": ((0,) * 4,) * 2}
-# capabilities(7)
-_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_BPF": 39}
 NEEDED = {
     "process-io": ("CAP_BPF", "CAP_PERFMON"),
     "network": ("CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"),
@@ -73,7 +72,7 @@ class Helper:
             raise ValueError(f"expected at most {_MAX_DEVICES} pairs of major and minor")
         if "devices" not in self._features:
             return None
-        with self._opened(_parts(path)) as cgroup:
+        with self._opened(_parts(path)) as cgroup, raised():
             return allotted_devices(cgroup, [(major, minor) for major, minor in numbers])
 
     def _counters(self, jobs: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,8 +115,9 @@ class Helper:
         old = [each for each, at in self._asked.items() if now - at > _FORGET_SECONDS]
         for each in old:
             del self._asked[each]
-        for source in self._sources.values():
-            source.forget(old)
+        with raised():
+            for source in self._sources.values():
+                source.forget(old)
 
     def _read(self, feature: str, tree: JobTree, places: Iterable[_Place]) -> Mapping[int, Any]:
         source = self._sources.get((feature, tree))
@@ -125,10 +125,15 @@ class Helper:
             if sum(name == feature for name, _ in self._sources) >= _MAX_TREES:
                 raise ValueError(f"jobs are in more than {_MAX_TREES} trees")
             load = ProcessIo if feature == "process-io" else Network
-            source = self._sources[feature, tree] = load(self._kernel_types(), tree)
+            with raised():
+                source = self._sources[feature, tree] = load(self._kernel_types(), tree)
         if isinstance(source, Network):
             self._attach(source, tree, places)
-        return source.read()
+        try:
+            return source.read()
+        except PermissionError:  # before Linux 5.19, any use of bpf(2) needs a capability
+            with raised():
+                return source.read()
 
     def _attach(self, network: Network, tree: JobTree, places: Iterable[_Place]) -> None:
         # The sockets of processes in v1 hierarchies are in the root of v2.
@@ -138,26 +143,28 @@ class Helper:
             raise ValueError(f"jobs are in more than {MAX_PARENTS} directories")
         for top in tops:
             # A parent may have been removed with its last job.
-            with contextlib.suppress(FileNotFoundError), self._opened(top) as cgroup:
+            with contextlib.suppress(FileNotFoundError), self._opened(top) as cgroup, raised():
                 network.attach(cgroup)
 
     def _kernel_types(self) -> KernelTypes:
-        self._types = self._types or read_kernel_types()
+        if self._types is None:
+            _check_roots(self._cgroupfs)
+            self._types = read_kernel_types()
         return self._types
 
     def _problems(self) -> dict[str, str]:
         """Why each feature is missing, "" if it works: by trying each for a moment."""
-        found = {}
+        found = dict.fromkeys(NEEDED, "switched off")
         trials: dict[str, Callable[[], None]] = {
             "process-io": lambda: ProcessIo(self._kernel_types(), JobTree("", 1)).close(),
             "network": self._try_network,
             "devices": _try_devices,
         }
-        for feature, attempt in trials.items():
-            found[feature] = "" if feature in self._features else "switched off"
+        for feature in self._features:
             try:
-                if not found[feature]:
-                    attempt()
+                with raised():
+                    trials[feature]()
+                found[feature] = ""
             except (OSError, ValueError) as error:
                 found[feature] = describe(feature, error)
         return found
@@ -174,12 +181,11 @@ class Helper:
         raise ValueError("cgroup v2 is not mounted below /sys/fs/cgroup")
 
     def _place(self, parts: tuple[str, ...]) -> _Place:
-        if os.path.exists(f"{self._cgroupfs}/cgroup.controllers"):
-            return parts, JobTree("", len(parts) + 1)
+        for root in ((), parts[:1]):
+            if os.path.exists(os.path.join(self._cgroupfs, *root, "cgroup.controllers")):
+                return parts, JobTree("", len(parts) - len(root) + 1)
         if not parts:
             raise ValueError("expected the directory of a hierarchy")
-        if os.path.exists(f"{self._cgroupfs}/{parts[0]}/cgroup.controllers"):
-            return parts, JobTree("", len(parts))
         return parts, JobTree(parts[0].split(",")[0], len(parts))
 
     @contextlib.contextmanager
@@ -195,6 +201,13 @@ class Helper:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+def _check_roots(cgroupfs: str) -> None:
+    """Raise ValueError in a cgroup namespace: programs count levels from the root of the node."""
+    found = glob.glob(f"{cgroupfs}/cgroup.procs") or glob.glob(f"{cgroupfs}/*/cgroup.procs")
+    if any(os.stat(os.path.dirname(each)).st_ino != _ROOT_INODE for each in found):
+        raise ValueError(f"{cgroupfs} has the cgroups of a container only (a cgroup namespace)")
 
 
 def _try_devices() -> None:
@@ -233,14 +246,9 @@ def describe(feature: str, error: OSError | ValueError) -> str:
         return "the kernel does not describe its types (CONFIG_DEBUG_INFO_BTF)"
     if error.errno == errno.ENOSYS:
         return "the kernel has no bpf(2) (CONFIG_BPF_SYSCALL)"
-    held = re.search(r"^CapEff:\s*([0-9a-f]+)$", read_text("/proc/self/status"), re.MULTILINE)
-    missing = [
-        name for name in NEEDED[feature] if held and not int(held[1], 16) >> _CAPABILITIES[name] & 1
-    ]
+    missing = [name for name in NEEDED[feature] if name not in permitted()]
     if error.errno in (errno.EPERM, errno.EACCES) and missing:
         return f"the helper needs {' and '.join(missing)}"
     if error.errno == errno.EPERM and feature == "network":
-        return (
-            "refused: a parent cgroup may have an exclusive program, or the kernel is locked down"
-        )
+        return "refused: a parent cgroup may have an exclusive program, or the kernel is locked"
     return f"the kernel refuses the programs: {error.strerror}"

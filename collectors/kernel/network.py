@@ -33,9 +33,8 @@ class Network:
     def __init__(self, types: KernelTypes, tree: JobTree) -> None:
         self._cpus = bpf.possible_cpus()
         self._capacity = Capacity(MAX_JOBS)
-        self._parents: dict[
-            int, contextlib.ExitStack
-        ] = {}  # by inode, the latest one asked for last
+        # By inode, the latest one asked for last.
+        self._parents: dict[int, contextlib.ExitStack] = {}
         self.programs: list[tuple[int, int]] = []  # descriptor, and where it is attached
         with contextlib.ExitStack() as opened:
             self._opened = opened

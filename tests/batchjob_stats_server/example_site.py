@@ -213,6 +213,7 @@ def _measured_usage(rng, row):
         "memory_average_bytes": memory * 0.7, "working_set_average_bytes": memory * 0.6,
         "io_read_bytes": int(seconds * 2e5), "io_written_bytes": int(seconds * 5e4),
         "process_io_read_bytes": int(seconds * 9e6), "process_io_written_bytes": int(seconds * 1e6),
+        "network_received_bytes": int(seconds * 3e5), "network_sent_bytes": int(seconds * 2e4),
         "major_page_faults": 12, "memory_limit_hits": 0,
         "oom_kills": int(row["state"] == "OUT_OF_MEMORY"),
         "threads_peak": 4 * row["allocated_cpus"],

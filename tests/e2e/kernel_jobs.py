@@ -24,13 +24,16 @@ def skip_without_rights():
         pytest.skip(str(problems))
 
 
+def v2_root():
+    """Where cgroup v2 is mounted."""
+    alone = TREES["v2"].parent
+    return alone if (alone / "cgroup.controllers").exists() else TREES["v2"]
+
+
 @contextlib.contextmanager
 def job_cgroups(version, count=1):
     """Directories of jobs at level 3, with a step in each."""
-    if version == "v2" and (TREES["v1"].parent / "cgroup.controllers").exists():
-        base = TREES["v1"].parent
-    else:
-        base = TREES[version]
+    base = v2_root() if version == "v2" else TREES[version]
     if not base.is_dir():
         pytest.skip(f"{base} is not mounted")
     top = base / f"kernel-test-{os.getpid()}"

@@ -20,7 +20,13 @@ from collectors.kernel import bpf
 from collectors.kernel.answers import Helper
 from collectors.kernel.client import HelperClient
 from tests.collectors.kernel.device_programs import slurm
-from tests.e2e.kernel_jobs import directories, job_cgroups, run_in, skip_without_rights
+from tests.e2e.kernel_jobs import (
+    directories,
+    job_cgroups,
+    run_in,
+    skip_without_rights,
+    v2_root,
+)
 from tests.helpers import processes
 from tests.helpers.waiting import until
 
@@ -228,7 +234,8 @@ def test_an_exclusive_program_of_a_parent_is_named(tmp_path):
         bpf.call(8, "IIII", parent, program, bpf.EGRESS, 0)  # BPF_PROG_ATTACH, exclusive
         try:
             path = str(job.parent.relative_to("/sys/fs/cgroup"))
-            answer = client.ask({"jobs": {path: [job.stat().st_ino]}})
+            request = {"jobs": {path: [job.stat().st_ino]}}
+            answer = until(lambda: client.ask(request), "an answer", 60)
             assert answer["network"] is None
             assert "exclusive" in answer["problems"]["network"]
             assert answer["process-io"]
@@ -251,7 +258,8 @@ ALL = ["bpf", "perfmon", "net_admin", "sys_admin"]
         (ALL, {"process-io", "network", "devices"}),
         (["bpf", "perfmon", "net_admin"], {"process-io", "network"}),
         (["bpf", "perfmon"], {"process-io"}),
-        (["sys_admin"], {"process-io", "network", "devices"}),  # which stands for the others
+        # It stands for the others; to attach programs of networks, since Linux 6.9 only.
+        (["sys_admin", "net_admin"], {"process-io", "network", "devices"}),
         ([], set()),
     ],
 )
@@ -261,6 +269,60 @@ def test_a_missing_capability_is_named(held, works):
     problems = json.loads(processes.run(argv).stdout)
     assert {feature for feature, problem in problems.items() if not problem} == works
     assert all("needs CAP_" in problem for problem in problems.values() if problem)
+
+
+def capabilities(process):
+    """Those of the helper's that are effective, and those that it may use."""
+    numbers = {"net_admin": 12, "sys_admin": 21, "perfmon": 38, "bpf": 39}
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    effective, permitted = (
+        int(re.search(rf"^{field}:\s*(\w+)$", status, re.MULTILINE)[1], 16)
+        for field in ("CapEff", "CapPrm")
+    )
+    assert permitted & ~sum(1 << number for number in numbers.values()) == 0
+    return effective, {name for name, number in numbers.items() if permitted >> number & 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        (["process-io"], {"bpf", "perfmon"}),
+        (["process-io", "network"], {"bpf", "perfmon", "net_admin"}),
+        (["devices"], {"sys_admin"}),
+    ],
+)
+def test_capabilities_rest_while_counting_and_others_are_given_up(tmp_path, given, held):
+    """New parents of jobs, and trees of another hierarchy, are counted after the first answer."""
+    with helper(tmp_path, "--give", *given) as (process, client):
+        for version in ("v2", "v1", "v2"):
+            with job_cgroups(version) as (job,):
+                until(lambda job=job: client.job_counters(directories([job])), "an answer", 60)
+                run_in(job, TALK).communicate()
+                found = until(lambda job=job: client.job_counters(directories([job])), "one", 60)
+                if "network" in given:
+                    assert found.network[job.stat().st_ino][1] == [128, 1, 128, 1]
+                if "process-io" in given:
+                    assert found.process_io[job.stat().st_ino][2] > 0
+            assert capabilities(process) == (0, held)
+
+
+IN_A_NAMESPACE = f"""
+mount -t cgroup2 cgroup2 "$1"
+exec {sys.executable} -c '
+import json, sys
+from collectors.kernel.answers import Helper
+print(json.dumps(Helper(sys.argv[1]).answer({{"check": True}})["problems"]))' "$1"
+"""
+
+
+def test_levels_of_a_cgroup_namespace_are_not_known(tmp_path):
+    """A job would have zeros: the programs see its cgroup at a lower level than its path says."""
+    program = "import os\nos.execvp('unshare', ['unshare', '--cgroup', '--mount', *sys.argv[2:]])"
+    with job_cgroups("v2") as (job,):
+        argv = ("sh", "-ec", IN_A_NAMESPACE, "sh", tmp_path)
+        problems = json.loads(run_in(job, program, *argv).communicate()[0])
+    assert problems["devices"] == ""
+    assert all("cgroup namespace" in problems[each] for each in ("network", "process-io"))
 
 
 AS_OTHER_USER = """
@@ -308,7 +370,7 @@ def test_a_bad_request_has_an_error_and_the_helper_goes_on(tmp_path, request_tex
             assert "expected" in json.loads(connection.makefile().readline()).get("error", "") or (
                 request_text.startswith(("{", "[["))
             )
-        assert client.problems() is not None
+        assert until(client.problems, "an answer")
 
 
 def test_a_symbolic_link_is_not_followed(tmp_path):
@@ -331,7 +393,7 @@ def test_a_client_that_says_nothing_holds_up_others_for_its_deadline_only(tmp_pa
 def jobs_collector(folder, jobs):
     """The exporter's collector of jobs, which finds the jobs of a test."""
     (base,) = {job.parent for job in jobs}
-    root = "/" + base.relative_to("/sys/fs/cgroup/unified").as_posix()
+    root = "/" + base.relative_to(v2_root()).as_posix()
     pattern = f"{os.path.dirname(root)}/user_{{uid}}/case_{{jobid}}"
     layouts = site_layouts([{"manager": "mybatch", "pattern": pattern}])
     options = JobsOptions(layouts=layouts, processes_interval=0.2)

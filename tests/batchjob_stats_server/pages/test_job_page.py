@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 
 from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import StreamLog
+from batchjob.runtime.formatting import size
 from batchjob_stats_server import app
 from batchjob_stats_server.pages import job
 from batchjob_stats_server.pages.job import last_lines
@@ -55,6 +56,16 @@ def test_job_page_shows_earlier_runs_and_count_of_jobs_on_its_node(page, now):
 def test_job_page_shows_submit_line(example_page):
     document = parse_page(example_page("/jobs/40133?cluster=alpha"))
     assert "sbatch --cpus-per-task=" in element_text(document.find(".//dl[@class='facts']"))
+
+
+def test_page_and_report_show_bytes_over_the_network(example_page):
+    (job,) = example_page("/api/v1/jobs/40133?cluster=alpha").json()
+    received, sent = (size(job[f"usage_network_{way}_bytes"]) for way in ("received", "sent"))
+    table = table_rows(parse_page(example_page("/jobs/40133?cluster=alpha")), "Efficiency")
+    (row,) = (row for row in table if row[0] == "Network")
+    assert row[-1] == f"{received} received, {sent} sent"
+    report = example_page("/api/v1/jobs/40133/report?cluster=alpha&format=text").text
+    assert f"{received} received, {sent} sent" in report
 
 
 @pytest.fixture
