@@ -16,16 +16,7 @@ from batchjob.local_runs import record as run_files
 from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import option
 from batchjob.runtime.user_files import ForeignFileError
-from batchjob.schedulers.accounting import (
-    AccountingModule,
-    Batch,
-    DeletedRecord,
-    FindDiffering,
-    SourceError,
-    UnfinishedJob,
-    parse_epoch_watermark,
-    with_jobids_like,
-)
+from batchjob.schedulers import accounting
 from batchjob.schedulers.fields import RowError, quarantined_row
 from batchjob.schedulers.json_record import decode
 from batchjob.schedulers.log_follower import NO_PATH
@@ -80,9 +71,11 @@ class Runs:
         """Watermarks are epoch seconds of the file system: what changed since then is read."""
         return str(since)
 
-    def read(self, watermark: str, unfinished: Mapping[str, UnfinishedJob]) -> Iterator[Batch]:
+    def read(
+        self, watermark: str, unfinished: Mapping[str, accounting.UnfinishedJob]
+    ) -> Iterator[accounting.Batch]:
         now = int(self._clock())
-        covered = min(parse_epoch_watermark(SOURCE, watermark), now)
+        covered = min(accounting.parse_epoch_watermark(SOURCE, watermark), now)
         if watermark != self._last_watermark:  # a different database than last time
             self._last_stamps = None
         stamps = self._read_stamps()
@@ -93,7 +86,7 @@ class Runs:
             last = self._last_stamps
             changed = {name: stamp for name, stamp in stamps.items() if last.get(name) != stamp}
         newest = max((modified for modified, *_ in stamps.values()), default=0)
-        own_unfinished = with_jobids_like(unfinished, run_files.RUN_ID)
+        own_unfinished = accounting.with_jobids_like(unfinished, run_files.RUN_ID)
         ended_unchanged = [
             jobid
             for jobid in own_unfinished
@@ -103,7 +96,7 @@ class Runs:
             [*_sort_by_time(changed), *(f"{jobid}.json" for jobid in ended_unchanged)]
         )
         for at in range(0, len(jobs), _BATCH_SIZE):
-            yield Batch(tuple(jobs[at : at + _BATCH_SIZE]), (), watermark, covered)
+            yield accounting.Batch(tuple(jobs[at : at + _BATCH_SIZE]), (), watermark, covered)
         ended = {job.jobid for job in jobs if not job.state.is_live}
         vanished = tuple(
             jobid
@@ -114,14 +107,16 @@ class Runs:
         tombstones = self._list_tombstones()
         deleted = tuple(each for each in map(_read_deletion, tombstones) if each is not None)
         covered = max(covered, min(int(newest), now))
-        yield Batch((), tuple(unreadable), str(covered), now, vanished, deleted=deleted)
+        yield accounting.Batch((), tuple(unreadable), str(covered), now, vanished, deleted=deleted)
         # The consumer resumes this generator only after it has stored the batch.
         self._last_stamps, self._last_watermark = stamps, str(covered)
         for tombstone in tombstones:
             with contextlib.suppress(OSError):  # not permitted: reading it again later is harmless
                 tombstone.unlink()
 
-    def reread(self, since: int, find_differing: FindDiffering) -> Iterator[Batch]:
+    def reread(
+        self, since: int, find_differing: accounting.FindDiffering
+    ) -> Iterator[accounting.Batch]:
         """See RereadableSource: a file may arrive with an older time than files already read."""
         names = _sort_by_time({n: s for n, s in self._read_stamps().items() if s[0] >= since})
         for at in range(0, len(names), _BATCH_SIZE):
@@ -132,7 +127,7 @@ class Runs:
             kept = tuple(
                 job for job in changed if job.end_time or not self._has_vanished(job.jobid, {})
             )
-            yield Batch(kept, tuple(unreadable), "", since)
+            yield accounting.Batch(kept, tuple(unreadable), "", since)
 
     def _read_records(self, names: Iterable[str]) -> tuple[list[JobRecord], list[QuarantinedRow]]:
         """The records of files, in the order in which the runs began, and unreadable files."""
@@ -193,7 +188,7 @@ class Runs:
                         if of_owner[status.st_uid] <= _MAX_FILES_OF_USER:
                             yield entry.name, status
         except OSError as error:
-            raise SourceError(f"{self._path}: {error.strerror}") from error
+            raise accounting.SourceError(f"{self._path}: {error.strerror}") from error
 
     def _decode_record(self, document: dict[str, Any]) -> tuple[JobRecord, tuple[str, ...]]:
         node = document.get("node")
@@ -222,18 +217,20 @@ class Runs:
         )
         return job, complaints
 
-    def _read_own(self, jobid: str, known: Mapping[str, UnfinishedJob]) -> dict[str, Any]:
+    def _read_own(
+        self, jobid: str, known: Mapping[str, accounting.UnfinishedJob]
+    ) -> dict[str, Any]:
         """The file of a run of a known user; those of others are not even read."""
         uid = known[jobid].uid if jobid in known else None
         return run_files.read(self._path / f"{jobid}.json", None if uid is None else (0, uid))
 
-    def _is_end_recorded(self, jobid: str, known: Mapping[str, UnfinishedJob]) -> bool:
+    def _is_end_recorded(self, jobid: str, known: Mapping[str, accounting.UnfinishedJob]) -> bool:
         try:
             return self._read_own(jobid, known).get("end_time") is not None
         except (OSError, run_files.RunFileError):
             return False
 
-    def _has_vanished(self, jobid: str, known: Mapping[str, UnfinishedJob]) -> bool:
+    def _has_vanished(self, jobid: str, known: Mapping[str, accounting.UnfinishedJob]) -> bool:
         """Whether a run ended without a record of its end: it was killed, or the machine went down.
 
         For a run on another machine that shares the directory, this cannot be known.
@@ -255,7 +252,7 @@ def _sort_by_time(stamps: Mapping[str, _FileStamp]) -> list[str]:
     return sorted(stamps, key=lambda name: (stamps[name][0], name))
 
 
-def _read_deletion(tombstone: Path) -> DeletedRecord | None:
+def _read_deletion(tombstone: Path) -> accounting.DeletedRecord | None:
     """The deletion that a file asks for; None if the file is not valid.
 
     Files of root, and of the poller's own user, delete anybody's records, those of other users only
@@ -269,7 +266,7 @@ def _read_deletion(tombstone: Path) -> DeletedRecord | None:
         return None
     owner = status.st_uid
     jobid = tombstone.name.partition(".")[0]
-    return DeletedRecord(SOURCE, jobid, None if owner in (0, os.geteuid()) else owner)
+    return accounting.DeletedRecord(SOURCE, jobid, None if owner in (0, os.geteuid()) else owner)
 
 
 def _format_resources(run: run_files.Run) -> str:
@@ -283,4 +280,4 @@ def _format_resources(run: run_files.Run) -> str:
     return ", ".join(filter(None, parts))
 
 
-ACCOUNTING = AccountingModule(LocalRunsOptions, Runs)
+ACCOUNTING = accounting.AccountingModule(LocalRunsOptions, Runs)

@@ -27,7 +27,6 @@ Unit = Literal[
 MetricGroup = Literal[
     "", "cpu", "throttling", "memory", "memory-detail", "faults", "pressure", "io", "process-io",
     "processes", "open-files", "network",
-
 ]  # fmt: skip
 """What switches a metric on (`collector.jobs.metrics`); "": always on, or not a job's metric."""
 

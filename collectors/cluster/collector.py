@@ -40,10 +40,8 @@ class Cluster(Collector):
         self._options = options
         self._log_once = LogOnce(log)
         self._waits, self._failures = changes.WaitDurations(), changes.NodeFailures()
-        self._unavailable, self._draining = (
-            changes.ConditionDurations(changes.is_unavailable),
-            changes.ConditionDurations(changes.is_draining),
-        )
+        self._unavailable = changes.ConditionDurations(changes.is_unavailable)
+        self._draining = changes.ConditionDurations(changes.is_draining)
         self._validity_seconds = validity_seconds(options.interval, options.timeout)
         self._gpu_time = changes.GpuTime(self._validity_seconds)
         self._observers: dict[str, Callable[[Any], Any]] = {

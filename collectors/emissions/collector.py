@@ -32,19 +32,17 @@ class EmissionsCollector(SiteFactors, Collector):
         zones = [(each, labels(provider=each.provider, zone=each.zone)) for each in factors]
         scopes = [(each, join(zone, labels(scope=each.scope))) for each, zone in zones]
         credits = [(join(zone, labels(credit=credit(each.provider))), 1.0) for each, zone in zones]
+        errors = [
+            (labels(provider=poller.name, reason=reason), float(count))
+            for poller in self.pollers
+            for reason, count in poller.errors.items()
+        ]
         return [
             MetricFamily(FACTOR, [(own, each.grams_per_kilowatt_hour) for each, own in scopes]),
             MetricFamily(AGE, [(zone, each.age_seconds(now)) for each, zone in zones]),
             MetricFamily(ESTIMATED, [(zone, float(each.estimated)) for each, zone in zones]),
             MetricFamily(INFO, credits),
-            MetricFamily(
-                ERRORS,
-                [
-                    (labels(provider=poller.name, reason=reason), float(count))
-                    for poller in self.pollers
-                    for reason, count in poller.errors.items()
-                ],
-            ),
+            MetricFamily(ERRORS, errors),
         ]
 
 

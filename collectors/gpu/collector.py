@@ -121,17 +121,14 @@ class GpuCollector(Collector):
             vendor.stop()
 
     def collect(self) -> list[MetricFamily]:
+        errors = [each.errors() for each in self._vendors.values()]
         return families(
             gpus=self._known_gpus(),
             now=self._host.monotonic(),
             holdings=self._current_map().holdings,
             counters=self.counters,
             conflicts=self._conflict_counts,
-            errors={
-                key: count
-                for vendor in self._vendors.values()
-                for key, count in vendor.errors().items()
-            },
+            errors={key: count for each in errors for key, count in each.items()},
             drivers={name: vendor.version for name, vendor in self._vendors.items()},
         )
 

@@ -18,19 +18,9 @@ INFO_LABELS = (
     "node", "cluster_name", "cgroup", "name", "image", "container_user",
 )  # fmt: skip
 
-GPU_VARIABLES = re.compile(
-    "|".join(
-        (
-            *(
-                manager.gpu_variables
-                for manager in registry.job_managers().values()
-                if manager.gpu_variables
-            ),
-            r"CUDA_VISIBLE_DEVICES\d*|CUDA_DEVICE_ORDER|CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-            "ROCR_VISIBLE_DEVICES",
-        )
-    )
-)
+_OF_MANAGERS = (manager.gpu_variables for manager in registry.job_managers().values())
+_OF_ALL = r"CUDA_VISIBLE_DEVICES\d*|CUDA_(DEVICE_ORDER|MPS_ACTIVE_THREAD_PERCENTAGE)"
+GPU_VARIABLES = re.compile("|".join((*filter(None, _OF_MANAGERS), _OF_ALL, "ROCR_VISIBLE_DEVICES")))
 """Pattern of the names (`fullmatch`) of environment variables that name a job's GPUs."""
 
 

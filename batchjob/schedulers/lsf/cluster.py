@@ -92,10 +92,8 @@ _DOWN_FLAGS = {"unavail": "not_responding", "unreach": "not_responding"}
 def _node(record: JsonRecord, memory_bytes: Mapping[str, int]) -> cluster.ClusterNode:
     name = record["HOST_NAME"]
     status = record.get("STATUS", "").lower()
-    slots, allocated = (
-        cluster.parse_count(record.get("MAX")),
-        cluster.parse_count(record.get("NJOBS")),
-    )
+    slots = cluster.parse_count(record.get("MAX"))
+    allocated = cluster.parse_count(record.get("NJOBS"))
     flags = set()
     if status in _DOWN_FLAGS:
         flags.add(_DOWN_FLAGS[status])

@@ -14,12 +14,8 @@ from http import HTTPStatus
 from batchjob.runtime.formatting import format_count
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.accounting import AccountingModule
+from batchjob.schedulers.slurm.accounting import site_accounting
 from batchjob.schedulers.slurm.accounting.queries import EARLIEST_TIME, END_STATES, ParsedJob
-from batchjob.schedulers.slurm.accounting.site_accounting import (
-    AS_PRINTED,
-    SiteAccounting,
-    parse_json_configuration,
-)
 from batchjob.schedulers.slurm.accounting.slurm_rest_records import parse_jobs
 from batchjob.schedulers.slurm.accounting.squeue_records import parse_json_queue, queued_jobs
 from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSource
@@ -126,16 +122,17 @@ class SlurmRest(WindowSource):
         document = self._server.get("slurmdb", "jobs", query)
         return self.add_exit_codes(parse_jobs(_SOURCE, self.cluster, document, site))
 
-    def _site_accounting(self) -> SiteAccounting:
+    def _site_accounting(self) -> site_accounting.SiteAccounting:
         """What figures mean here: slurmrestd tells the configuration since v0.0.45."""
         if self._site:
             return self._site
         try:
-            site = parse_json_configuration(self._server.get("slurm", "conf"))
+            site = site_accounting.parse_json_configuration(self._server.get("slurm", "conf"))
         except RestError as error:
             if error.status != HTTPStatus.NOT_FOUND:
-                return AS_PRINTED.without_configuration()  # slurmctld is asked again
-            site = AS_PRINTED
+                # slurmctld is asked again
+                return site_accounting.AS_PRINTED.without_configuration()
+            site = site_accounting.AS_PRINTED
         self._site = site
         return site
 

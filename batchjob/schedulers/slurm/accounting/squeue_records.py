@@ -9,22 +9,11 @@ from typing import Any
 
 from batchjob.schedulers.fields import FieldReader, count, epoch, quarantined_row, row_problem
 from batchjob.schedulers.records import JobRecord, QuarantinedRow
+from batchjob.schedulers.slurm import formats, json_format
 from batchjob.schedulers.slurm.accounting.exit_codes import wait_status_code
 from batchjob.schedulers.slurm.accounting.queries import ParsedJob
 from batchjob.schedulers.slurm.accounting.sacct_records import parse_display_id
-from batchjob.schedulers.slurm.formats import (
-    Resources,
-    parse_resources,
-    slurm_duration,
-    whole_seconds,
-)
 from batchjob.schedulers.slurm.hostlist import node_shares
-from batchjob.schedulers.slurm.json_format import (
-    INFINITE,
-    count_job_gpus,
-    state_words,
-    unwrap_numbers,
-)
 from batchjob.schedulers.slurm.json_format import rows as json_rows
 from batchjob.schedulers.slurm.states import live_state, of_started_job, shown_word
 from batchjob.schedulers.states import JobState
@@ -42,8 +31,8 @@ NO_RESIZE = ("", "0", *_EMPTY_VALUES)
 def parse_json_queue(document: Any) -> Iterator[FieldReader]:
     """The jobs of /slurm/.../jobs with squeue's names, without those that have ended."""
     for raw in json_rows(document, "jobs"):
-        job = unwrap_numbers(raw)
-        words = state_words(job.get("job_state"))
+        job = json_format.unwrap_numbers(raw)
+        words = json_format.state_words(job.get("job_state"))
         values = {field: job.get(name) for field, name in _JSON_NAMES.items()}
         has_started = live_state(words) is not JobState.PENDING
         tres = _text(job.get("tres_alloc_str" if has_started else "tres_req_str"))
@@ -78,7 +67,7 @@ _JSON_NAMES = {
 def _with_gpus(job: Mapping[str, Any], tres: str) -> str:
     """The TRES, with the GPUs that they lack unless AccountingStorageTRES has gres/gpu."""
     try:
-        gpus = 0 if "gres/gpu" in tres else count_job_gpus(job, tres)
+        gpus = 0 if "gres/gpu" in tres else json_format.count_job_gpus(job, tres)
     except ValueError:  # the row is quarantined for it
         return tres
     return f"{tres},gres/gpu={gpus}" if gpus and tres else tres
@@ -122,7 +111,7 @@ def _suspension_times(
     values: Mapping[str, str], queried_at: int, answered_at: int
 ) -> dict[str, str]:
     try:
-        used = slurm_duration(values["TimeUsed"])
+        used = formats.slurm_duration(values["TimeUsed"])
         start = epoch(values["StartTime"])
     except ValueError:  # "INVALID": the clocks differ
         return {}
@@ -136,7 +125,7 @@ def _suspension_times(
 
 
 def _text(value: Any) -> str:
-    return "" if value is None or value == INFINITE else str(value)
+    return "" if value is None or value == json_format.INFINITE else str(value)
 
 
 def _display_id(job: Mapping[str, Any]) -> str:
@@ -179,7 +168,7 @@ def is_wanted(row: Mapping[str, str]) -> bool:
 
 
 def queued_state(row: Mapping[str, str]) -> JobState:
-    return live_state(state_words(row.get("job_state", row["State"])))
+    return live_state(json_format.state_words(row.get("job_state", row["State"])))
 
 
 def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
@@ -189,9 +178,11 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
     resized = row.get("ResizeTime", epoch)  # accounting has a separate record since the resize
     has_started = state is not JobState.PENDING
     tres = row.text("tres-alloc")
-    tres_resources = row.get("tres-alloc", parse_resources) or Resources()
+    tres_resources = row.get("tres-alloc", formats.parse_resources) or formats.Resources()
     requested, allocated = (
-        (Resources(), tres_resources) if has_started else (tres_resources, Resources())
+        (formats.Resources(), tres_resources)
+        if has_started
+        else (tres_resources, formats.Resources())
     )
     node_list = row.text("NodeList") if has_started else ""
     return JobRecord(
@@ -215,7 +206,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         end_time=row.get("EndTime", epoch) if word == "COMPLETING" or not state.is_live else None,
         elapsed_seconds=None if resized else row.get("Elapsed", count),
         suspended_seconds=None if resized else row.get("Suspended", count),
-        time_limit_seconds=row.get("TimeLimit", whole_seconds),
+        time_limit_seconds=row.get("TimeLimit", formats.whole_seconds),
         exit_code=row.get("exit_code", wait_status_code) if not state.is_live else None,
         # A resized job has a new one here, and keeps its first in accounting.
         sluid="" if resized else row.text("SLUID"),
