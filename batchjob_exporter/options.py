@@ -2,11 +2,11 @@
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Any, NamedTuple
 
 from batchjob.runtime import settings
-from batchjob.runtime.values import Network, boolean, duration, network
+from batchjob.runtime.values import Network, duration, network
 from batchjob_exporter.self_metrics import version_text
 from batchjob_exporter.web.addresses import listen_address
 from collectors.collector import COLLECTORS, CollectorEntry
@@ -46,7 +46,15 @@ class ExporterWebOptions:
     )
 
 
+_switches = {"disable_defaults": (False, "Run only collectors that are enabled by name.")}
+_switches |= {each.name: (each.enabled, each.description) for each in COLLECTORS}
+CollectorSwitches = make_dataclass(
+    "CollectorSwitches",
+    [(name, bool, settings.option(*each)) for name, each in _switches.items()],
+)
+
 SECTIONS: dict[str, type[Any]] = {
+    "collector": CollectorSwitches,
     "web": ExporterWebOptions,
     "path": Host,
     "log": settings.LogOptions,
@@ -91,14 +99,6 @@ def parser() -> argparse.ArgumentParser:
     add("--once.wait", **settings.type_and_metavar(duration), default=0.0, help=text)
     text = "Check flags and configuration files, report errors, and exit."
     add("--check", action="store_true", help=text)
-    text = "Run only collectors that are enabled by name (default: off)"
-    switches = {"collector.disable-defaults": text}
-    for entry in COLLECTORS:
-        text = f"{entry.description} (default: {'on' if entry.enabled else 'off'})"
-        switches[_section_name(entry)] = text
-    for name, text in switches.items():
-        action, absent = argparse.BooleanOptionalAction, argparse.SUPPRESS
-        add(f"--{name}", dest=name, action=action, default=absent, help=text)
     settings.add_flags(command_line, sections())
     return command_line
 
@@ -106,9 +106,8 @@ def parser() -> argparse.ArgumentParser:
 def parse_settings(arguments: list[str]) -> ExporterSettings:
     """Settings from the command line and the file it names. Raises SettingsError."""
     given = settings.parse_flags(parser(), arguments)
-    switches = ("collector.disable-defaults", *map(_section_name, COLLECTORS))
     path = given["config.file"]
-    values = (settings.load_file(path, sections(), switches) if path else {}) | given
+    values = (settings.load_file(path, sections()) if path else {}) | given
     return ExporterSettings(
         action="check" if given["check"] else "once" if given["once"] else "serve",
         once_wait=given["once.wait"],
@@ -121,17 +120,11 @@ def parse_settings(arguments: list[str]) -> ExporterSettings:
 
 def _enabled_collectors(values: Mapping[str, Any]) -> list[tuple[CollectorEntry, Any]]:
     """The enabled collectors; options of disabled ones are checked as well."""
-    defaults = not _is_switched_on(values, "collector.disable-defaults", default=False)
+    switches = vars(settings.build_section(CollectorSwitches, "collector", values))
     enabled_collectors = []
     for entry in COLLECTORS:
         options = settings.build_section(entry.load().options, _section_name(entry), values)
-        if _is_switched_on(values, _section_name(entry), default=entry.enabled and defaults):
+        by_name = _section_name(entry) in values or not switches["disable_defaults"]
+        if by_name and switches[entry.name]:
             enabled_collectors.append((entry, options))
     return enabled_collectors
-
-
-def _is_switched_on(values: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    try:
-        return bool(boolean(values.get(name, default)))
-    except ValueError as error:
-        raise settings.SettingsError(f"{name}: {error}") from error

@@ -91,31 +91,21 @@ def exporter_options_page() -> str:
         usage_text("web.max-requests", "10"),
         "## Actions",
         table(("Flag", "Meaning"), _action_rows()),
-        "## Collectors",
-        table(COLUMN_TITLES, _collector_switch_rows()),
     ]
-    collectors = {f"collector.{entry.name}" for entry in COLLECTORS}
     for section, options in exporter_options.sections().items():
-        title = section.removeprefix("collector.")
-        title = f"Collector {title}" if section in collectors else title
+        title = section.replace("collector.", "Collector ")
+        title = "Collectors" if section == "collector" else title
         parts += options_section(title, {section: options})
     return "\n\n".join(parts) + "\n"
 
 
 def _action_rows() -> Iterator[tuple[str, ...]]:
     """Flags that are not options of the file: those whose name has no section."""
-    switches = {name for name, *_ in _collector_switch_rows()}
     options = {f"`{each.name}`" for each in options_of(exporter_options.sections())}
     for action in exporter_options.parser()._actions:  # argparse has no public way to list them
         name = action.option_strings[-1]
-        if f"`{name[2:]}`" not in switches | options and not name.startswith("--no-"):
+        if f"`{name[2:]}`" not in options and not name.startswith("--no-"):
             yield f"`{name}`", str(action.help).split(" (default")[0]
-
-
-def _collector_switch_rows() -> Iterator[tuple[str, ...]]:
-    yield ("`collector.disable-defaults`", "off", "Run only collectors that are enabled by name.")
-    for entry in COLLECTORS:
-        yield f"`collector.{entry.name}`", "on" if entry.enabled else "off", entry.description
 
 
 def _metric_table(metrics: Iterable[Metric]) -> str:

@@ -248,12 +248,9 @@ def is_supervisor_alive(document: object, procfs: str = "/proc") -> bool:
     if not isinstance(supervisor, dict) or type(pid := supervisor.get("pid")) is not int:
         return False
     try:
-        boot = Path(procfs, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        stat = Path(procfs, str(pid), "stat").read_bytes()
-        ticks = int(stat.rpartition(b")")[2].split()[19])
+        return _start_of(pid, procfs) == (supervisor.get("start_ticks"), supervisor.get("boot_id"))
     except (OSError, ValueError, IndexError):
         return False
-    return boot == supervisor.get("boot_id") and ticks == supervisor.get("start_ticks")
 
 
 def signal_supervisor(run: Run, number: signal.Signals, procfs: str = "/proc") -> bool:
@@ -291,6 +288,11 @@ def _read_uids(pid: int, procfs: str) -> set[int]:
 
 def current_process(procfs: str = "/proc") -> SupervisorProcess:
     """The calling process as a supervisor; raises OSError."""
+    return SupervisorProcess(os.getpid(), *_start_of("self", procfs))
+
+
+def _start_of(pid: int | str, procfs: str) -> tuple[int, str]:
+    """When a process began, in ticks since boot, and the boot."""
     boot = Path(procfs, "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    stat = Path(procfs, "self/stat").read_bytes()
-    return SupervisorProcess(os.getpid(), int(stat.rpartition(b")")[2].split()[19]), boot)
+    stat = Path(procfs, str(pid), "stat").read_bytes()
+    return int(stat.rpartition(b")")[2].split()[19]), boot

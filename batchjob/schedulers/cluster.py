@@ -167,17 +167,12 @@ class ClusterOptions(CommandOptions):
         "Scheduler; auto: the one whose commands are installed.", parse=one_of("auto", *CLUSTERS))
     # fmt: on
     interval: float = option(30.0, "Interval between readings of a part.", parse=duration)
-    without: tuple[str, ...] = option(
-        (),
-        "Part to exclude because another exporter provides it: "
-        + ", ".join(ClusterReaders._fields)
-        + "; may be"
-        " repeated.",
-        parse=one_of(*ClusterReaders._fields),
-        repeat=True,
-    )
-    users: bool = option(False, "Also expose jobs and CPUs of each user, not only of accounts.")
     # fmt: off
+    without: tuple[str, ...] = option((),
+        "Part to exclude because another exporter provides it: "
+        f"{', '.join(ClusterReaders._fields)}; may be repeated.",
+        parse=one_of(*ClusterReaders._fields), repeat=True)
+    users: bool = option(False, "Also expose jobs and CPUs of each user, not only of accounts.")
     native: bool = option(True,
         "Also expose the metrics that Slurm 25.11 and later expose at their own /metrics.")
     slurmrestd_url: str = option("",

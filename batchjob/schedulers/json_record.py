@@ -22,7 +22,12 @@ _LIMIT = 2**63
 _TIMES = (
     "submit_time", "expected_start_time", "eligible_time", "start_time", "end_time", "until_time"
 )  # fmt: skip
-_NESTED = ("nodes", "steps", "reallocations")
+_NESTED: Mapping[str, tuple[Any, tuple[str, ...]]] = {
+    "nodes": (NodeShare, ("node",)),
+    "steps": (StepRecord, ("step", "state")),
+    "reallocations": (Reallocation, ("until_time",)),
+}
+"""The record of each object in these lists, and its fields without which it is none."""
 _SIGNED = frozenset((
     "priority", "exit_code", "derived_exit_code", "resized_cpu_seconds", "resized_gpu_seconds",
     "resized_memory_byte_seconds",
@@ -117,9 +122,8 @@ _NOT_HELD = {
     if name.startswith(("allocated_", "resized_", "node_list", "nodes", "reallocations"))
 }
 
-_JOB_PARSERS, _STEP_PARSERS, _NODE_PARSERS, _REALLOCATION_PARSERS = map(
-    _field_parsers, (JobRecord, StepRecord, NodeShare, Reallocation)
-)
+_JOB_PARSERS = _field_parsers(JobRecord)
+_NESTED_PARSERS = {name: _field_parsers(record) for name, (record, _) in _NESTED.items()}
 
 
 def decode(document: Any, cluster: str, source: str) -> tuple[JobRecord, tuple[str, ...]]:
@@ -139,25 +143,8 @@ def decode(document: Any, cluster: str, source: str) -> tuple[JobRecord, tuple[s
     parse_errors: list[str] = []
     flat = {name: value for name, value in document.items() if name not in _NESTED}
     values = _parse_fields(flat, _JOB_PARSERS, "", parse_errors)
-    nodes = [
-        NodeShare(**fields)
-        for fields in _parse_objects(document, "nodes", _NODE_PARSERS, "node", parse_errors)
-    ]
-    steps = []
-    for fields in _parse_objects(document, "steps", _STEP_PARSERS, "step", parse_errors):
-        if "state" in fields:
-            steps.append(StepRecord(**{"state_word": fields["state"].value} | fields))
-        else:
-            parse_errors.append("steps: state is missing")
-    words = {"state_word": values["state"].value}
-    reallocations = _parse_objects(
-        document, "reallocations", _REALLOCATION_PARSERS, "until_time", parse_errors
-    )
-    fixed = {
-        "cluster": cluster, "source": source, "nodes": tuple(nodes), "steps": tuple(steps),
-        "reallocations": tuple(Reallocation(**fields) for fields in reallocations),
-    }  # fmt: skip
-    record = JobRecord(**words | values | fixed)
+    nested = {name: _parse_objects(document, name, parse_errors) for name in _NESTED}
+    record = JobRecord(**values | nested | {"cluster": cluster, "source": source})
     if not record.state.is_live and record.start_time is None and record.elapsed_seconds is None:
         record = record._replace(**_NOT_HELD)  # it never started: what is stated was requested
     return record, tuple(parse_errors)
@@ -183,38 +170,36 @@ def _parse_fields(
             values[name] = parse(value)
         except ValueError as error:
             parse_errors.append(f"{prefix}{name}: {error}")
+    if "state" in values:
+        values.setdefault("state_word", values["state"].value)
     return values
 
 
 def _parse_objects(
-    document: Mapping[str, Any],
-    name: str,
-    parsers: Mapping[str, _Parser],
-    key: str,
-    parse_errors: list[str],
-) -> list[dict[str, Any]]:
-    """The objects of a list, unique by key; a plain text is an object with that key."""
+    document: Mapping[str, Any], name: str, parse_errors: list[str]
+) -> tuple[Any, ...]:
+    """The records of a list, unique by key; a plain text is an object with that key."""
     items = document.get(name) or []
     if not isinstance(items, list):
         parse_errors.append(f"{name}: expected a list, got {_shortened_json(items)}")
-        return []
-    by_key: dict[str, dict[str, Any]] = {}
+        return ()
+    record, required = _NESTED[name]
+    by_key = {}
     for item in items:
-        fields = item if isinstance(item, dict) else {key: item}
-        values = _parse_fields(fields, parsers, f"{name}: ", parse_errors)
-        if values.get(key):
-            by_key[values[key]] = values
+        fields = item if isinstance(item, dict) else {required[0]: item}
+        values = _parse_fields(fields, _NESTED_PARSERS[name], f"{name}: ", parse_errors)
+        missing = [field for field in required if not values.get(field)]
+        if missing:
+            parse_errors.append(f"{name}: {missing[0]} is missing")
         else:
-            parse_errors.append(f"{name}: {key} is missing")
-    return list(by_key.values())
+            by_key[values[required[0]]] = record(**values)
+    return tuple(by_key.values())
 
 
 def encode(job: JobRecord) -> dict[str, Any]:
     """The object of a record, without unknown values; the inverse of decode()."""
     document = _known_fields(job)
-    document["nodes"] = [_known_fields(node) for node in job.nodes]
-    document["steps"] = [_known_fields(step) for step in job.steps]
-    document["reallocations"] = [_known_fields(each) for each in job.reallocations]
+    document.update((name, [*map(_known_fields, getattr(job, name))]) for name in _NESTED)
     return {name: value for name, value in document.items() if value != []}
 
 

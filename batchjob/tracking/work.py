@@ -23,22 +23,18 @@ log = logging.getLogger("batchjob.track")
 
 _USAGE = ProcessUsage()  # per process, because CPU time and memory are counted per process
 _MAX_TEXT_CHARACTERS = 10_000  # maximum characters of an error message and of the parameters
-_MAX_VALUE_CHARACTERS = (
-    200  # maximum characters of one value, if the parameters are too long together
-)
+# Maximum characters of one value, if the parameters are too long together.
+_MAX_VALUE_CHARACTERS = 200
 
-_STATES = {
-    "success": JobState.COMPLETED,
-    "failed": JobState.FAILED,
-    "error": JobState.FAILED,
-    "timeout": JobState.TIMEOUT,
-    "cancelled": JobState.CANCELLED,
-    "retry": JobState.REQUEUED,
+_ENDS = {
+    "success": (JobState.COMPLETED, logging.INFO),
+    "failed": (JobState.FAILED, logging.ERROR),
+    "error": (JobState.FAILED, logging.ERROR),
+    "timeout": (JobState.TIMEOUT, logging.WARNING),
+    "cancelled": (JobState.CANCELLED, logging.INFO),
+    "retry": (JobState.REQUEUED, logging.WARNING),
 }
-_LOG_LEVELS = {
-    "success": logging.INFO, "cancelled": logging.INFO, "retry": logging.WARNING,
-    "timeout": logging.WARNING, "failed": logging.ERROR, "error": logging.ERROR,
-}  # fmt: skip
+"""The state, and the severity of the message, by status."""
 
 
 class WorkOutcome(NamedTuple):
@@ -131,7 +127,7 @@ def record_end(run: Run, outcome: WorkOutcome, data: Path | None, wall_seconds: 
     """Record the end of a piece of work, if there is a data directory, and log it."""
     code = outcome.return_code
     ended = run._replace(
-        state=_STATES[outcome.status],
+        state=_ENDS[outcome.status][0],
         state_word=outcome.status,
         end_time=max(now(), run.start_time or 0),
         wall_seconds=round(wall_seconds, 6),
@@ -204,7 +200,7 @@ def _log_end(run: Run) -> None:
         message += f", peak memory {size(run.peak_memory_bytes)}"
     if run.error:
         message += f": {run.error}"
-    log.log(_LOG_LEVELS[run.state_word], "%s", message, extra={"jobid": run.jobid})
+    log.log(_ENDS[run.state_word][1], "%s", message, extra={"jobid": run.jobid})
 
 
 def _display_name(run: Run) -> str:

@@ -149,13 +149,9 @@ class HttpConnection:
         """Request line and headers; None if the client left or sent nothing."""
         buffer = self._received
         scanned, request_begun = 0, False
-        while (end := buffer.find(b"\r\n\r\n", scanned)) < 0:
+        while (end := buffer.find(b"\r\n\r\n", scanned)) < 0 and len(buffer) <= message.HEAD_LIMIT:
             if buffer and not request_begun:
                 request_begun, deadline = True, min(deadline, self.clock() + self.timeouts.head)
-            if len(buffer) > message.HEAD_LIMIT:
-                raise message.RequestRefused(
-                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large"
-                )
             scanned = max(len(buffer) - 3, 0)
             try:
                 data = yield from self._retry_when_ready(
@@ -171,12 +167,12 @@ class HttpConnection:
                 return None
             # An empty line before a request is ignored, as RFC 9112 2.2 recommends.
             buffer += data if buffer else data.lstrip(b"\r\n")
-        head = bytes(buffer[:end])
-        del buffer[: end + 4]
-        if len(head) > message.HEAD_LIMIT:
+        if not 0 <= end <= message.HEAD_LIMIT:
             raise message.RequestRefused(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "request head too large"
             )
+        head = bytes(buffer[:end])
+        del buffer[: end + 4]
         return head
 
     def _send_all(self, data: bytes | bytearray) -> _Step[None]:

@@ -23,8 +23,8 @@ from batchjob.runtime.values import Network
 from batchjob_exporter.web.addresses import client_key, is_allowed
 from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.connection import ClientTimeouts, HttpConnection, RenderedResponse, Wait
-from batchjob_exporter.web.message import HttpRequest, HttpResponse, render_response, text_response
-from batchjob_exporter.web.workers import HEALTH_PATHS, RequestWorkers
+from batchjob_exporter.web.message import HttpRequest, text_response
+from batchjob_exporter.web.workers import HEALTH_PATHS, RequestWorkers, render_answer
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class HttpServer:
         client, queued = connection.client, (connection, request)
         if self._web.needs_verification(request):
             if not self._workers.log_ins.put(client, queued):
-                return _refusal(request, _TOO_MANY)
+                return render_answer(_TOO_MANY, request, keep_alive=False)
         elif may_answer and request.path in HEALTH_PATHS:
             return self._workers.build_answer(request)
         else:
@@ -218,7 +218,7 @@ class HttpServer:
             is_full = 0 < self._max_requests <= being_answered
             refused = is_full and self._unanswered[client]
             if refused or not self._workers.requests.put(client, queued):
-                return _refusal(request, _OVERLOADED)
+                return render_answer(_OVERLOADED, request, keep_alive=False)
         self._unanswered[client] += 1
         return None
 
@@ -296,11 +296,3 @@ class HttpServer:
 
     def _wake(self) -> None:
         os.eventfd_write(self._wakeup_descriptor, 1)
-
-
-def _refusal(request: HttpRequest, response: HttpResponse) -> RenderedResponse:
-    """The answer to a request that is not queued; it closes the connection."""
-    with_body = request.method != "HEAD"
-    return RenderedResponse(
-        render_response(response, keep_alive=False, with_body=with_body), keep_alive=False
-    )

@@ -12,7 +12,13 @@ from http import HTTPStatus
 
 from batchjob_exporter.web.auth import WebAccess
 from batchjob_exporter.web.connection import HttpConnection, RenderedResponse
-from batchjob_exporter.web.message import HttpRequest, compress, render_response, text_response
+from batchjob_exporter.web.message import (
+    HttpRequest,
+    HttpResponse,
+    compress,
+    render_response,
+    text_response,
+)
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +94,14 @@ class RoundRobinQueue:
             self._changed.notify_all()
 
 
+def render_answer(
+    response: HttpResponse, request: HttpRequest, keep_alive: bool
+) -> RenderedResponse:
+    with_body = request.method != "HEAD"
+    data = render_response(response, keep_alive=keep_alive, with_body=with_body)
+    return RenderedResponse(data, keep_alive)
+
+
 class RequestWorkers:
     """Answers requests in threads, which call `deliver`, with None if there is no answer."""
 
@@ -151,10 +165,7 @@ class RequestWorkers:
             len(response.body),
             1000 * (time.perf_counter() - started),
         )
-        keep_alive, with_body = request.keep_alive, request.method != "HEAD"
-        return RenderedResponse(
-            render_response(response, keep_alive=keep_alive, with_body=with_body), keep_alive
-        )
+        return render_answer(response, request, request.keep_alive)
 
     def _check_log_ins(self) -> None:
         """Check one password at a time, by address in turn; guesses take at most half of a CPU."""

@@ -10,7 +10,7 @@ from typing import Any
 from batchjob.quantities.job import DEFAULT_METRIC_GROUPS, METRIC_GROUPS
 from batchjob.quantities.reading import JobReading, job_reading
 from batchjob.runtime.settings import option
-from batchjob.runtime.values import duration
+from batchjob.runtime.values import duration, one_of
 from batchjob.schedulers.layout import Layout
 from collectors import state
 from collectors.collector import Collector, CollectorModule
@@ -42,12 +42,6 @@ _SETTLED_POLL_SECONDS = 0.01
 _FILE_GROUPS = {"memory-detail": "memory", "faults": "memory", "throttling": "cpu"}
 
 
-def _parse_group(value: Any) -> str:
-    if value in METRIC_GROUPS:
-        return str(value)
-    raise ValueError(f"expected one of {', '.join(METRIC_GROUPS)}, got {value!r}")
-
-
 def _parse_directory(value: Any) -> str:
     if isinstance(value, str) and value.startswith(("/", "~/")):
         return value
@@ -60,8 +54,8 @@ class JobsOptions:
 
     # fmt: off
     metrics: tuple[str, ...] = option(DEFAULT_METRIC_GROUPS,
-        f"Groups of metrics: {', '.join(METRIC_GROUPS)}.", parse=_parse_group, repeat=True,
-        metavar="GROUP")
+        f"Groups of metrics: {', '.join(METRIC_GROUPS)}.", parse=one_of(*METRIC_GROUPS),
+        repeat=True, metavar="GROUP")
     linger: float = option(300.0,
         "How long the final values of a finished job are exposed; at least twice the longest "
         "scrape interval.", parse=duration)
