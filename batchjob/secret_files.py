@@ -35,6 +35,15 @@ def key_file(value: Any) -> str:
     return path
 
 
+def file_stamp(path: str) -> tuple[int, int, int] | None:
+    """A value that changes when the file is written or replaced; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def read_secret(path: str) -> str:
     """The one line of a file; raises SecretFileError."""
     try:

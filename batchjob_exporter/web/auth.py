@@ -5,7 +5,6 @@ is logged, and the previous configuration stays in force.
 """
 
 import logging
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import host_name
+from batchjob.secret_files import file_stamp
 from batchjob_exporter.web.config import WebConfig, read, warn_unsupported
 from batchjob_exporter.web.connection import Stream
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, text_response
@@ -121,7 +121,7 @@ class WebAccess:
 
     def _read_signatures(self) -> _FileSignatures:
         """A signature of the files, which changes when one of them is written."""
-        return tuple(map(_file_signature, (self._path, *self._loaded.config.tls.files)))
+        return tuple(map(file_stamp, (self._path, *self._loaded.config.tls.files)))
 
     def _load(self) -> _LoadedConfig:
         old = self._loaded
@@ -146,14 +146,6 @@ class WebAccess:
 
 def _authorization(request: HttpRequest) -> str:
     return request.headers.get("authorization", "")
-
-
-def _file_signature(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def require_bearer(

@@ -6,7 +6,6 @@ certificates (RFC 5280 section 5).
 """
 
 import logging
-import os
 import re
 import ssl
 import threading
@@ -19,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from batchjob.runtime.reason import reason
 from batchjob.runtime.settings import SettingsError
-from batchjob.secret_files import SecretFileError, check_private_key
+from batchjob.secret_files import SecretFileError, check_private_key, file_stamp
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.auth.rights import CredentialError, Principal
 from batchjob_stats_server.options import AuthOptions, ServerWebOptions
@@ -53,7 +52,7 @@ class Certificates:
                 raise SettingsError(f"{where}: expected CA certificates (PEM)") from error
         self._crl_file = crl_file
         self._reload_lock = threading.Lock()
-        self._crl_stamp = _file_stamp(crl_file) if crl_file else None
+        self._crl_stamp = file_stamp(crl_file) if crl_file else None
         self._revocation_lists: RevocationLists = self._load_revocation_lists() if crl_file else {}
 
     def verify(self, pem: str, now: float) -> Principal:
@@ -102,7 +101,7 @@ class Certificates:
     def _reload_if_changed(self) -> None:
         with self._reload_lock:
             try:
-                stamp = _file_stamp(self._crl_file)
+                stamp = file_stamp(self._crl_file)
                 if stamp == self._crl_stamp:
                     return
                 self._crl_stamp = stamp
@@ -147,18 +146,6 @@ def _read_file(where: str, path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise SettingsError(f"{where}: {error.strerror}") from error
-
-
-def _file_stamp(path: str) -> tuple[int, int, int] | None:
-    """A value that changes with the file; None if there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-log = logging.getLogger(__name__)
 
 
 def tls_context(

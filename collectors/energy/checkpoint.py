@@ -17,7 +17,7 @@ from collectors.energy.ledger import (
     LedgerEntry,
 )
 from collectors.energy.split import NodeSnapshot
-from collectors.jobs.view import JobCpu, JobName, make_name
+from collectors.jobs.view import JobCpu, parse_name
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 
 FILE = "energy.json"
@@ -75,7 +75,7 @@ def _restore_totals(document: Mapping[str, Any], ledger: Ledger) -> None:
         for component, kind, joules in row["joules"]:
             job.joules[cast("Component", component), cast("Kind", kind)] = float(joules)
         job.grams.update({str(provider): float(grams) for provider, grams in row["grams"].items()})
-        ledger.jobs[_parse_job_name(row["key"])] = job
+        ledger.jobs[parse_name(row["key"])] = job
     for component, consumer, joules in document["node"]:
         ledger.node[cast("Component", component), cast("Consumer", consumer)] = float(joules)
     ledger.metered_joules = float(document["metered_joules"])
@@ -105,7 +105,7 @@ def _snapshot_document(snapshot: NodeSnapshot) -> dict[str, Any]:
 def _parse_snapshot(document: Mapping[str, Any]) -> NodeSnapshot:
     busy_seconds, cpus = document["processors"]
     jobs = [
-        JobCpu(_parse_job_name(name), *map(_optional_float, numbers))
+        JobCpu(parse_name(name), *map(_optional_float, numbers))
         for name, *numbers in document["jobs"]
     ]
     return NodeSnapshot(
@@ -141,12 +141,7 @@ def _parse_gpus(rows: list[Any]) -> dict[str, GpuEnergyReading]:
 
 def _parse_share(row: list[Any]) -> GpuEnergyShare:
     job, share, activity = row
-    return GpuEnergyShare(_parse_job_name(job), float(share), _optional_float(activity))
-
-
-def _parse_job_name(row: list[Any]) -> JobName:
-    manager, jobid, user = (str(each) for each in row[:3])
-    return make_name(manager, jobid, user)
+    return GpuEnergyShare(parse_name(job), float(share), _optional_float(activity))
 
 
 def _parse_learned_power(row: list[Any] | None) -> LearnedIdlePower | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from collectors.gpu.busy import BusyCounter, BusySample
 from collectors.gpu.job_busy import FreeGpuTime, GpuSums, JobBusyCounters, Tenure
 from collectors.gpu.vendor import GpuVendor
-from collectors.jobs.view import JobName, make_name
+from collectors.jobs.view import JobName, parse_name
 
 FILE = "gpu.json"
 _FOREVER = float("inf")
@@ -68,12 +68,12 @@ def restore(saved: Mapping[str, Any], vendor: GpuVendor, jobs: JobBusyCounters) 
         tenures: dict[str, dict[JobName, Tenure]] = {}
         for *job, uuid, began, ended, confirmed in saved["tenures"]:
             life = Tenure(float(began), _FOREVER if ended is None else float(ended), confirmed)
-            tenures.setdefault(str(uuid), {})[_name(job)] = life
+            tenures.setdefault(str(uuid), {})[parse_name(job)] = life
         divided = {str(uuid): float(at) for uuid, at in saved["divided_until"].items()}
         mps = {str(u): (float(a), float(b)) for u, (a, b) in saved["under_mps"].items()}
         free_on_node = FreeGpuTime(*map(float, saved["free_on_node"]))
         before, at_end = (
-            {_name(row): FreeGpuTime(*map(float, row[3:])) for row in saved[part]}
+            {parse_name(row): FreeGpuTime(*map(float, row[3:])) for row in saved[part]}
             for part in ("free_before", "free_at_end")
         )
         profiles = saved.get("profiles", ())  # older exporters had none
@@ -93,18 +93,15 @@ def _sums_of_jobs(saved: Mapping[str, Any]) -> dict[tuple[JobName, str, str], Gp
     totals: dict[tuple[JobName, str, str], GpuSums] = {}
     for row in saved["jobs"]:
         if isinstance(row[-1], Mapping):
-            totals[_name(row), str(row[3]), str(row[4])] = _floats(row[5])
+            totals[parse_name(row), str(row[3]), str(row[4])] = _floats(row[5])
         else:
-            totals[_name(row), str(row[3]), ""] = _floats(dict(zip(seconds, row[4:], strict=True)))
+            totals[parse_name(row), str(row[3]), ""] = _floats(
+                dict(zip(seconds, row[4:], strict=True))
+            )
     for *job, uuid, part, peak in saved.get("memory_peaks", ()):
-        key = (_name(job), str(uuid), str(part))
+        key = (parse_name(job), str(uuid), str(part))
         totals[key] = {**totals.get(key, {}), "memory_peak_bytes": float(peak)}
     return totals
-
-
-def _name(row: Any) -> JobName:
-    manager, jobid, user = (str(each) for each in row[:3])
-    return make_name(manager, jobid, user)
 
 
 def _floats(sums: Mapping[str, Any]) -> dict[str, float]:

@@ -4,8 +4,8 @@ Energy needs their CPU time, GPUs need their holders.
 """
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from batchjob.schedulers import registry
 from collectors.metric import Labels, join, labels
@@ -51,6 +51,12 @@ def make_name(manager: str, jobid: str, user: str) -> JobName:
     """Build the name and render its labels; equal names have equal labels."""
     rendered = labels(manager=manager, jobid=_truncate(jobid), user=_truncate(user))
     return JobName(manager, jobid, user, rendered)
+
+
+def parse_name(row: Sequence[Any]) -> JobName:
+    """The name that a state file has at the beginning of a row."""
+    manager, jobid, user = (str(each) for each in row[:3])
+    return make_name(manager, jobid, user)
 
 
 def _truncate(value: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 from batchjob.runtime.background import AbsentError, PostponedError, Refresher, validity_seconds
+from batchjob.secret_files import SecretFileError, read_secret
 from collectors.collector import Collector
 from collectors.host import Host
 from collectors.jobs.view import JobName
@@ -178,6 +179,13 @@ class BmcError(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def read_password(path: str) -> str:
+    try:
+        return read_secret(path)
+    except SecretFileError as error:
+        raise BmcError("authentication", str(error)) from error
 
 
 class BmcReading(NamedTuple):

@@ -11,21 +11,13 @@ import time
 from typing import Any
 
 from batchjob.runtime.json_reader import parse_json
-from batchjob.secret_files import SecretFileError, read_secret
 from collectors.power.ipmi.message import Request, payload
-from collectors.power.meter import BmcError
+from collectors.power.meter import BmcError, read_password
 
 _PROGRAM = os.path.join(os.path.dirname(__file__), "lan_session.py")
 LOGIN_SECONDS = 15.0  # starting Python takes time, and a silent BMC times out after up to 6 s
 _EXIT_SECONDS = 1.5
 PRIVILEGES = {"callback": 1, "user": 2, "operator": 3, "administrator": 4}
-
-
-def _read_password(path: str) -> str:
-    try:
-        return read_secret(path)
-    except SecretFileError as error:
-        raise BmcError("authentication", str(error)) from error
 
 
 class LanSession:
@@ -38,7 +30,7 @@ class LanSession:
             "host": host,
             "port": port,
             "user": user,
-            "password": _read_password(password_file),
+            "password": read_password(password_file),
             "privilege": PRIVILEGES[privilege],
         }
         self.process = subprocess.Popen(  # noqa: S603 (our own program; secrets go to its stdin)

@@ -12,8 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 from batchjob.runtime import http_client
 from batchjob.runtime.http_client import FetchError, HttpReply
-from batchjob.secret_files import SecretFileError, read_secret
-from collectors.power.meter import BmcError
+from collectors.power.meter import BmcError, read_password
 from collectors.power.redfish.power import ROOT
 
 _SESSIONS = f"{ROOT}SessionService/Sessions"  # where the root does not tell
@@ -63,7 +62,7 @@ class RedfishSession:
 
     def _log_in(self) -> None:
         self.close()
-        login = {"UserName": self.user, "Password": _read_password(self.password_file)}
+        login = {"UserName": self.user, "Password": read_password(self.password_file)}
         answer = self._request("POST", self._sessions_path(), json.dumps(login).encode())
         if answer.status in (400, 401, 403):
             raise BmcError("authentication", f"login refused with status {answer.status}")
@@ -133,10 +132,3 @@ def _origin(url: str) -> tuple[str, str | None, int]:
     except ValueError:
         port = -1
     return parts.scheme, parts.hostname, port
-
-
-def _read_password(path: str) -> str:
-    try:
-        return read_secret(path)
-    except SecretFileError as error:
-        raise BmcError("authentication", str(error)) from error
