@@ -3,9 +3,12 @@
 ada is an admin, vera a viewer, and nemo has a certificate that names no role.
 """
 
+import json
+import os
 import re
 import shlex
 import sys
+import time
 from functools import partial
 
 import pytest
@@ -71,14 +74,92 @@ vera 0  stats --by=tool                                               | mesher
 nemo 4  stats                                                         | certificate
 """
 
+WORKER = """
+import sys
+sys.path.insert(0, {root!r})
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from batchjob.celery import follow
+
+app = Celery("site", broker="memory://", backend="cache+memory://")
+follow(app, data={data!r}, tool=lambda task: task.name.split(".")[0])
+
+@app.task(name="cutter.cut")
+def cut(parts):
+    return parts
+
+@app.task(name="cutter.glue")
+def glue():
+    raise ValueError("no glue")
+
+with start_worker(app, pool="solo", perform_ping_check=False):
+    cut.delay(3).get(timeout=60)
+    glue.delay().get(timeout=60)
+"""
+
+CELERY_TASKS = """
+ada  1  run --name=worker -- {python} {worker}                        | no glue
+vera 0  jobs --tool=cutter                                            | cutter.cut
+vera 0  jobs --tool=cutter --state=FAILED                             | cutter.glue
+vera 0  job cutter.glue                                               | no glue
+vera 0  stats --by=tool                                               | cutter
+nemo 4  jobs --tool=cutter                                            | certificate
+none 4  job cutter.glue                                               | certificate
+"""
+
+
+def lsf_jobs():
+    """What LSF answers: a job that runs, and one that ended, of somebody without a certificate."""
+
+    def ago(hours):
+        return time.strftime("%b %e %H:%M:%S %Y", time.gmtime(time.time() - hours * 3600))
+
+    job = {
+        "JOBINDEX": "0", "USER": "erin", "QUEUE": "gpu", "PROJ_NAME": "wings",
+        "ALLOC_SLOT": "4*n1", "SUBMIT_TIME": ago(4), "START_TIME": ago(3),
+        "CPU_USED": "7200 second(s)", "MAX_MEM": "2 Gbytes", "RUNTIMELIMIT": "1440.0",
+    }  # fmt: skip
+    running = {"JOBID": "71", "STAT": "RUN", "JOB_NAME": "flow", "FINISH_TIME": "-"}
+    failed = {"JOBID": "70", "STAT": "EXIT", "EXIT_CODE": "3", "JOB_NAME": "grid",
+              "FINISH_TIME": ago(1)}  # fmt: skip
+    return [job | running, job | failed]
+
+
+SCHEDULER = """
+vera 0  jobs --cluster=alpha                                          | flow .*(RUNNING|running)
+vera 0  jobs --cluster=alpha --user=erin --state=FAILED               | grid
+vera 0  job 70 --cluster=alpha                                        | wings
+ada  0  job 70 --cluster=alpha                                        | 4 CPUs
+vera 0  stats --by=user --cluster=alpha                               | erin
+ada  3  stop 71                                                       | does not exist
+vera 4  stop 71                                                       | only an admin
+nemo 4  jobs --cluster=alpha                                          | certificate
+none 4  job 70 --cluster=alpha                                        | certificate
+"""
+
+
+def scheduler_commands(folder):
+    """Commands of an LSF whose cluster is alpha; no other scheduler answers."""
+    rows = lsf_jobs()
+    answer = json.dumps({"COMMAND": "bjobs", "JOBS": len(rows), "RECORDS": rows})
+    said = {"lsid": "My cluster name is alpha", "bjobs": answer}
+    folder.mkdir()
+    for name in ("lsid", "bjobs", "scontrol", "qstat"):
+        (folder / f"{name}.txt").write_text(said.get(name, ""))
+        (folder / name).write_text(f"#!/bin/sh\ncat {folder}/{name}.txt\n")
+        (folder / name).chmod(0o755)
+    return ("env", f"PATH={folder}:{os.environ['PATH']}")
+
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory):
     (port,) = free_ports(1)
     folder = tmp_path_factory.mktemp("walks")
-    program = PROGRAM.format(root=str(ROOT), data=str(folder / "data"))
-    (folder / "program.py").write_text(program)
-    with remote_server(folder, "127.0.0.1", port) as server:
+    for name, program in (("program", PROGRAM), ("worker", WORKER)):
+        text = program.format(root=str(ROOT), data=str(folder / "data"))
+        (folder / f"{name}.py").write_text(text)
+    prefix = scheduler_commands(folder / "commands")
+    with remote_server(folder, "127.0.0.1", port, prefix) as server:
         until(lambda: run_cli(server, "jobs").returncode == 0, "answers", 60)
         yield server
 
@@ -90,9 +171,10 @@ def goes_as_it_should(remote, who, status, command, expected):
     return done.returncode == int(status) and re.search(expected, said, re.MULTILINE)
 
 
-@pytest.mark.parametrize("walk", [RUNS, MEASUREMENTS, TRACKED_WORK])
+@pytest.mark.parametrize("walk", [RUNS, MEASUREMENTS, TRACKED_WORK, CELERY_TASKS, SCHEDULER])
 def test_walk(remote, walk):
-    places = {"python": sys.executable, "program": remote.folder / "program.py"}
+    programs = {name: remote.folder / f"{name}.py" for name in ("program", "worker")}
+    places = {"python": sys.executable, **programs}
     for line in walk.format(**places).strip().splitlines():
         step, _, expected = line.partition(" |")
         goes = partial(goes_as_it_should, remote, *step.split(maxsplit=2), expected.strip())
