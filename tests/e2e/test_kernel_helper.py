@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import platform
 import re
 import signal
 import socket
@@ -17,7 +18,7 @@ from collectors.host import Host
 from collectors.jobs.collector import JobsCollector, JobsOptions
 from collectors.jobs.discovery.site_layouts import site_layouts
 from collectors.kernel import bpf
-from collectors.kernel.answers import Helper
+from collectors.kernel.answers import NEEDED, Helper
 from collectors.kernel.client import HelperClient
 from tests.collectors.kernel.device_programs import slurm
 from tests.e2e.kernel_jobs import (
@@ -323,6 +324,35 @@ def test_levels_of_a_cgroup_namespace_are_not_known(tmp_path):
         problems = json.loads(run_in(job, program, *argv).communicate()[0])
     assert problems["devices"] == ""
     assert all("cgroup namespace" in problems[each] for each in ("network", "process-io"))
+
+
+WITHOUT_BPF = """
+import ctypes, json, struct
+rules = (0x20, 0, 0, 0), (0x15, 0, 1, 321), (0x06, 0, 0, 0x50000 | 38), (0x06, 0, 0, 0x7FFF0000)
+packed = b"".join(struct.pack("HBBI", *rule) for rule in rules)
+code = ctypes.create_string_buffer(packed, len(packed))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(code)))
+ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+ctypes.CDLL(None).prctl(22, 2, program)  # PR_SET_SECCOMP: bpf(2) answers ENOSYS
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="has the number of bpf(2) of x86-64")
+def test_a_kernel_without_bpf_is_named():
+    done = processes.run([sys.executable, "-c", WITHOUT_BPF + CHECK])
+    named = dict.fromkeys(NEEDED, "the kernel has no bpf(2) (CONFIG_BPF_SYSCALL)")
+    assert json.loads(done.stdout) == named, done.stderr
+
+
+def test_ten_thousand_jobs_have_their_answers_at_once(tmp_path):
+    with job_cgroups("v2") as (job,), helper(tmp_path) as (_, client):
+        counters(client, [job])
+        run_in(job, TALK).communicate()
+        others = [(f"{job.parent}/gone_{number}", 10**15 + number) for number in range(9_999)]
+        found = client.job_counters([*directories([job]), *others])
+        assert len(found.process_io) == len(found.network) == 10_000
+        assert found.network[job.stat().st_ino][1] == [128, 1, 128, 1]
+        assert not any(map(any, (found.process_io[each] for _, each in others)))
 
 
 AS_OTHER_USER = """

@@ -111,7 +111,7 @@ def run(
             f"init={init}", f"ubd0={disk_image}", "con=null", "con0=fd:0,fd:1", "quiet",
         ]  # fmt: skip
         environ = {"HOME": home_directory, "TMPDIR": "/dev/shm", "LD_PRELOAD": str(ptrace_library)}
-        console_output = _run_kernel(argv, {**os.environ, **environ}, timeout)
+        console_output = run_kernel(argv, {**os.environ, **environ}, timeout)
     report = output_directory / "report.json"
     if not report.exists():
         log = output_directory / "log"
@@ -130,7 +130,7 @@ def _compile_library(source: Path, folder: Path) -> Path:
     return library
 
 
-def _run_kernel(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> bytes:
+def run_kernel(argv: Sequence[str], environ: Mapping[str, str], timeout: float) -> bytes:
     """Run the kernel; its console output. At the timeout, kill all its processes."""
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
