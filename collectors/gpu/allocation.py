@@ -6,7 +6,6 @@ Numbers are used only if it is certain what they refer to.
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -22,13 +21,14 @@ from collectors.kernel.devices import Device
 NVIDIA_MAJOR = 195  # Linux, Documentation/admin-guide/devices.txt; minors 254 and 255 are not GPUs
 
 _FRESH_SECONDS = 60.0  # a scheduler replaces the program of a job that it resizes
+_RETRY_SECONDS = 5.0  # and attaches it after it has made the job's directory
 
 
 class AllottedDevices:
     """Asks the helper once for each new job, and again after a while."""
 
     def __init__(self, host: Host) -> None:
-        self._client = HelperClient(host)
+        self._host, self._client = host, HelperClient(host)
         self._known: dict[str, tuple[float, list[Device] | None]] = {}  # by directory
 
     def of_jobs(
@@ -39,7 +39,7 @@ class AllottedDevices:
         devices = [(major, minor) for major, minor in gpus if minor is not None]
         if capability_major is not None:
             devices += [(capability_major, minor) for minor in table.capabilities]
-        now = time.monotonic()
+        now = self._host.monotonic()
         directories = {path for holder in holders for path in holder.directories}
         self._known = {
             path: known
@@ -56,7 +56,8 @@ class AllottedDevices:
     def _ask(self, path: str, devices: list[Device], now: float) -> list[Device] | None:
         if path not in self._known:
             answer = self._client.allotted_devices(path, devices)
-            self._known[path] = now + _FRESH_SECONDS, answer
+            lasts = _RETRY_SECONDS if answer is None else _FRESH_SECONDS
+            self._known[path] = now + lasts, answer
         return self._known[path][1]
 
 
