@@ -10,6 +10,7 @@ from batchjob.runtime.formatting import digits, share, size
 from batchjob.runtime.times import format_time
 from batchjob_cli.client.answer import parse_rows
 from batchjob_cli.client.connect import Parameters, QueryFunction
+from batchjob_cli.client.sample_table import format_speed
 from batchjob_cli.client.table import TableColumn, cell
 
 CURVES: Mapping[str, Sequence[str]] = {
@@ -69,12 +70,8 @@ def _column(name: str) -> TableColumn:
     return TableColumn(name.replace("_", " ").upper(), cell(name, format_value), right=True)
 
 
-def _format_speed(value: float) -> str:
-    return f"{size(value)}/s"
-
-
 _FORMATTERS: Mapping[str, Callable[[float], str]] = {
-    "memory": size, "swap": size, "gpu_memory": size, "file_": _format_speed, "io_reads": digits,
-    "io_writes": digits, "io_": _format_speed, "network": _format_speed, "gpu_utilization": share,
+    "memory": size, "swap": size, "gpu_memory": size, "file_": format_speed, "io_reads": digits,
+    "io_writes": digits, "io_": format_speed, "network": format_speed, "gpu_utilization": share,
     "cpu_throttled": share, "pressure": share,
 }  # fmt: skip

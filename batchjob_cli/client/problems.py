@@ -33,14 +33,8 @@ DONE, FAILED, USAGE, NOT_FOUND, REFUSED, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 
 
 
 def exit_status(error: SettingsError) -> int:
-    for kind, status in (
-        (NotFoundError, NOT_FOUND),
-        (RefusedError, REFUSED),
-        (UnavailableError, UNREACHABLE),
-    ):
-        if isinstance(error, kind):
-            return status
-    return USAGE
+    kinds = {NotFoundError: NOT_FOUND, RefusedError: REFUSED, UnavailableError: UNREACHABLE}
+    return next((status for kind, status in kinds.items() if isinstance(error, kind)), USAGE)
 
 
 def error_of_status(status: int, text: str) -> SettingsError:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
 from itertools import accumulate
+from statistics import fmean
 from typing import NamedTuple
 
 from batchjob.quantities import energy, gpu, job
@@ -14,50 +15,41 @@ from batchjob_stats_db.samples.replay import SamplePair, cpu_percent, rate, tota
 _TIME_WIDTH, _NODE_WIDTH = 24, 8
 
 
+_Format = Callable[[float], str]
+
+
 class MeasurementColumn(NamedTuple):
-    """A column: its heading, width, and text. None: not read."""
+    """A column: its heading, width, number and text. None: not read."""
 
     heading: str
     width: int
-    text: Callable[[SamplePair], str | None]
+    number: Callable[[SamplePair], float | None]
+    text: _Format
 
 
-def _number_formatter(digits: int, unit: str = "") -> Callable[[float | None], str | None]:
-    return lambda number: None if number is None else f"{number:.{digits}f}{unit}"
+def _fixed(digits: int, unit: str = "", times: float = 1.0) -> _Format:
+    return lambda number: f"{number * times:.{digits}f}{unit}"
 
 
-def _format_size(number: float | None) -> str | None:
-    return None if number is None else size(number)
+def format_speed(number: float) -> str:
+    """Bytes per second."""
+    return f"{size(number)}/s"
 
 
-def _format_speed(number: float | None) -> str | None:
-    return None if number is None else f"{size(number)}/s"
+_COUNT, _PERCENT, _MEGAHERTZ = _fixed(0), _fixed(1, times=100), _fixed(0, " MHz", 1e-6)
 
 
-_Formatter = Callable[[float | None], str | None]
+def _value_column(heading: str, width: int, quantity: Quantity, text: _Format) -> MeasurementColumn:
+    return MeasurementColumn(heading, width, lambda pair: pair.sample.sum(quantity), text)
 
 
-def _value_column(
-    heading: str, width: int, quantity: Quantity, format_value: _Formatter
-) -> MeasurementColumn:
-    return MeasurementColumn(heading, width, lambda pair: format_value(pair.sample.sum(quantity)))
+def _rate_column(heading: str, width: int, quantity: Quantity, text: _Format) -> MeasurementColumn:
+    return MeasurementColumn(heading, width, lambda pair: total_rate(pair, quantity), text)
 
 
-def _rate_column(
-    heading: str, width: int, quantity: Quantity, format_value: _Formatter
-) -> MeasurementColumn:
-    return MeasurementColumn(heading, width, lambda pair: format_value(total_rate(pair, quantity)))
-
-
-def _time_share_column(heading: str, quantity: Quantity) -> MeasurementColumn:
+def _time_share_column(heading: str, quantity: Quantity, width: int = 8) -> MeasurementColumn:
     """A counter of seconds, as percent of the time."""
-    return MeasurementColumn(
-        heading, 8, lambda pair: _number_formatter(1)(_multiply(rate(pair, quantity), 100))
-    )
-
-
-def _multiply(number: float | None, factor: float) -> float | None:
-    return None if number is None else number * factor
+    return MeasurementColumn(heading, width, lambda pair: rate(pair, quantity), _PERCENT)
 
 
 def _values(pair: SamplePair, quantity: Quantity) -> list[float]:
@@ -65,48 +57,42 @@ def _values(pair: SamplePair, quantity: Quantity) -> list[float]:
     return [value for key, value in pair.sample.values.items() if key.quantity == quantity.name]
 
 
-def _mean(quantity: Quantity) -> Callable[[SamplePair], str | None]:
-    def text(pair: SamplePair) -> str | None:
-        found = _values(pair, quantity)
-        return _number_formatter(0)(100 * sum(found) / len(found)) if found else None
+def _maximum_column(
+    heading: str, width: int, quantity: Quantity, text: _Format
+) -> MeasurementColumn:
+    return MeasurementColumn(
+        heading, width, lambda pair: max(_values(pair, quantity), default=None), text
+    )
 
-    return text
 
-
-def _maximum(quantity: Quantity, unit: str, per_unit: float) -> Callable[[SamplePair], str | None]:
-    def text(pair: SamplePair) -> str | None:
-        found = _values(pair, quantity)
-        return f"{max(found) / per_unit:.0f}{unit}" if found else None
-
-    return text
+def _mean_utilization(pair: SamplePair) -> float | None:
+    found = _values(pair, gpu.JOB_GPU_UTILIZATION)
+    return fmean(found) if found else None
 
 
 def _limit_share_column(heading: str, value: Quantity, limit: Quantity) -> MeasurementColumn:
     """A value in percent of its limit."""
 
-    def text(pair: SamplePair) -> str | None:
+    def part(pair: SamplePair) -> float | None:
         used, most = pair.sample.sum(value), pair.sample.sum(limit)
-        return _number_formatter(1)(100 * used / most) if used is not None and most else None
+        return used / most if used is not None and most else None
 
-    return MeasurementColumn(heading, 10, text)
+    return MeasurementColumn(heading, 10, part, _PERCENT)
 
 
-def _format_percent_of_cpus(pair: SamplePair) -> str | None:
+def _percent_of_cpus(pair: SamplePair) -> float | None:
     busy, cpus = cpu_percent(pair), pair.sample.get(job.CPUS.name)
-    return _number_formatter(1)(busy / cpus) if busy is not None and cpus else None
+    return busy / cpus if busy is not None and cpus else None
 
 
-_COUNT = _number_formatter(0)
-_CPU = MeasurementColumn("CPU %", 8, lambda pair: _number_formatter(1)(cpu_percent(pair)))
-_MEMORY = _value_column("MEMORY", 10, job.MEMORY_CURRENT, _format_size)
+_CPU = MeasurementColumn("CPU %", 8, cpu_percent, _fixed(1))
+_MEMORY = _value_column("MEMORY", 10, job.MEMORY_CURRENT, size)
 _THREADS = _value_column("THREADS", 8, job.THREADS, _COUNT)
-_POWER = MeasurementColumn(
-    "POWER", 9, lambda pair: _number_formatter(1, " W")(total_rate(pair, energy.ENERGY_JOULES))
-)
-_GPU = MeasurementColumn("GPU %", 6, _mean(gpu.JOB_GPU_UTILIZATION))
+_POWER = _rate_column("POWER", 9, energy.ENERGY_JOULES, _fixed(1, " W"))
+_GPU = MeasurementColumn("GPU %", 6, _mean_utilization, _fixed(0, times=100))
 _FILES = (
-    _rate_column("FILES READ", 12, job.PROCESS_IO_READ_BYTES, _format_speed),
-    _rate_column("WRITTEN", 12, job.PROCESS_IO_WRITTEN_BYTES, _format_speed),
+    _rate_column("FILES READ", 12, job.PROCESS_IO_READ_BYTES, format_speed),
+    _rate_column("WRITTEN", 12, job.PROCESS_IO_WRITTEN_BYTES, format_speed),
 )
 
 TYPES: Mapping[str, Sequence[MeasurementColumn]] = {
@@ -115,35 +101,35 @@ TYPES: Mapping[str, Sequence[MeasurementColumn]] = {
         _CPU,
         _time_share_column("USER %", job.CPU_USER),
         _time_share_column("SYSTEM %", job.CPU_SYSTEM),
-        _time_share_column("THROTTLED %", job.CPU_THROTTLED_SECONDS)._replace(width=12),
-        _time_share_column("WAITING %", job.CPU_WAITING)._replace(width=10),
-        _value_column("CPUS", 5, job.CPUS, _number_formatter(1)),
-        MeasurementColumn("% OF CPUS", 10, _format_percent_of_cpus),
+        _time_share_column("THROTTLED %", job.CPU_THROTTLED_SECONDS, 12),
+        _time_share_column("WAITING %", job.CPU_WAITING, 10),
+        _value_column("CPUS", 5, job.CPUS, _fixed(1)),
+        MeasurementColumn("% OF CPUS", 10, _percent_of_cpus, _fixed(1)),
     ),
     "memory": (
         _MEMORY,
-        _value_column("PEAK", 10, job.MEMORY_PEAK, _format_size),
-        _value_column("LIMIT", 10, job.MEMORY_LIMIT, _format_size),
+        _value_column("PEAK", 10, job.MEMORY_PEAK, size),
+        _value_column("LIMIT", 10, job.MEMORY_LIMIT, size),
         _limit_share_column("% OF LIMIT", job.MEMORY_CURRENT, job.MEMORY_LIMIT),
-        _value_column("ANONYMOUS", 10, job.MEMORY_ANON, _format_size),
-        _value_column("CACHE", 10, job.MEMORY_FILE, _format_size),
-        _value_column("SWAP", 10, job.MEMORY_SWAP, _format_size),
+        _value_column("ANONYMOUS", 10, job.MEMORY_ANON, size),
+        _value_column("CACHE", 10, job.MEMORY_FILE, size),
+        _value_column("SWAP", 10, job.MEMORY_SWAP, size),
         _rate_column("FAULTS/s", 9, job.PAGE_FAULTS_MINOR, _COUNT),
-        _rate_column("MAJOR/s", 8, job.PAGE_FAULTS_MAJOR, _number_formatter(1)),
-        _time_share_column("WAITING %", job.MEMORY_WAITING)._replace(width=10),
+        _rate_column("MAJOR/s", 8, job.PAGE_FAULTS_MAJOR, _fixed(1)),
+        _time_share_column("WAITING %", job.MEMORY_WAITING, 10),
         _value_column("OOM", 4, job.OOM_KILLS, _COUNT),
     ),
     "io": (
-        _rate_column("DISK READ", 12, job.IO_READ_BYTES, _format_speed),
-        _rate_column("WRITTEN", 12, job.IO_WRITTEN_BYTES, _format_speed),
+        _rate_column("DISK READ", 12, job.IO_READ_BYTES, format_speed),
+        _rate_column("WRITTEN", 12, job.IO_WRITTEN_BYTES, format_speed),
         _rate_column("READS/s", 8, job.IO_READS, _COUNT),
         _rate_column("WRITES/s", 9, job.IO_WRITES, _COUNT),
         *_FILES,
-        _time_share_column("WAITING %", job.IO_WAITING)._replace(width=10),
+        _time_share_column("WAITING %", job.IO_WAITING, 10),
     ),
     "network": (
-        _rate_column("RECEIVED", 12, job.NETWORK_RECEIVE_BYTES, _format_speed),
-        _rate_column("SENT", 12, job.NETWORK_TRANSMIT_BYTES, _format_speed),
+        _rate_column("RECEIVED", 12, job.NETWORK_RECEIVE_BYTES, format_speed),
+        _rate_column("SENT", 12, job.NETWORK_TRANSMIT_BYTES, format_speed),
         _rate_column("PACKETS IN", 11, job.NETWORK_RECEIVE_PACKETS, _COUNT),
         _rate_column("OUT", 9, job.NETWORK_TRANSMIT_PACKETS, _COUNT),
         _value_column("ERRORS", 7, job.NETWORK_RECEIVE_ERRORS, _COUNT),
@@ -159,26 +145,21 @@ TYPES: Mapping[str, Sequence[MeasurementColumn]] = {
     ),
     "gpu": (
         _GPU,
-        _value_column("MEMORY", 10, gpu.JOB_GPU_MEMORY, _format_size),
-        _value_column("TOTAL", 10, gpu.JOB_GPU_MEMORY_TOTAL, _format_size),
+        _value_column("MEMORY", 10, gpu.JOB_GPU_MEMORY, size),
+        _value_column("TOTAL", 10, gpu.JOB_GPU_MEMORY_TOTAL, size),
         _limit_share_column("% OF TOTAL", gpu.JOB_GPU_MEMORY, gpu.JOB_GPU_MEMORY_TOTAL),
         _value_column("PROCESSES", 10, gpu.JOB_GPU_PROCESSES, _COUNT),
-        _value_column("BOARD POWER", 12, gpu.JOB_GPU_POWER, _number_formatter(1, " W")),
-        MeasurementColumn("HOTTEST", 8, _maximum(gpu.JOB_GPU_TEMPERATURE, " °C", 1)),
-        MeasurementColumn("SM CLOCK", 9, _maximum(gpu.JOB_GPU_SM_CLOCK, " MHz", 1e6)),
-        MeasurementColumn("MEMORY CLOCK", 12, _maximum(gpu.JOB_GPU_MEMORY_CLOCK, " MHz", 1e6)),
+        _value_column("BOARD POWER", 12, gpu.JOB_GPU_POWER, _fixed(1, " W")),
+        _maximum_column("HOTTEST", 8, gpu.JOB_GPU_TEMPERATURE, _fixed(0, " °C")),
+        _maximum_column("SM CLOCK", 9, gpu.JOB_GPU_SM_CLOCK, _MEGAHERTZ),
+        _maximum_column("MEMORY CLOCK", 12, gpu.JOB_GPU_MEMORY_CLOCK, _MEGAHERTZ),
         _value_column("ECC CORR.", 9, gpu.JOB_GPU_ECC_CORRECTED, _COUNT),
         _value_column("ECC UNCORR.", 11, gpu.JOB_GPU_ECC_UNCORRECTED, _COUNT),
     ),
     "energy": (
         _POWER,
-        _value_column(
-            "ENERGY",
-            12,
-            energy.ENERGY_JOULES,
-            lambda j: _number_formatter(2, " Wh")(_multiply(j, 1 / 3600)),
-        ),
-        _value_column("EMISSIONS", 12, energy.EMISSIONS_GRAMS, _number_formatter(3, " g")),
+        _value_column("ENERGY", 12, energy.ENERGY_JOULES, _fixed(2, " Wh", 1 / 3600)),
+        _value_column("EMISSIONS", 12, energy.EMISSIONS_GRAMS, _fixed(3, " g")),
     ),
 }
 
@@ -207,9 +188,13 @@ def heading(type: str, width: int | None = None) -> str:
 def row(type: str, pair: SamplePair, zone: tzinfo | None = None, width: int | None = None) -> str:
     """The line of a sample; times are local unless a zone is given."""
     columns = _columns(type, width)
-    texts = [column.text(pair) for column in columns]
-    words = [f"{text or '-':>{column.width}}" for text, column in zip(texts, columns, strict=True)]
-    if type in ABSENCE_REASONS and texts.count(None) == len(texts):
+    numbers = [column.number(pair) for column in columns]
+    texts = [
+        "-" if number is None else column.text(number)
+        for number, column in zip(numbers, columns, strict=True)
+    ]
+    words = [f"{text:>{column.width}}" for text, column in zip(texts, columns, strict=True)]
+    if type in ABSENCE_REASONS and not any(number is not None for number in numbers):
         words.append(ABSENCE_REASONS[type])
     time, node = format_time(pair.sample.at, zone), to_printable(pair.header.node)
     return "  ".join([f"{time:<{_TIME_WIDTH}}", f"{node:<{_NODE_WIDTH}}", *words])

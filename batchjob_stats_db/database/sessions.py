@@ -4,7 +4,6 @@ A session is stored here, not in its cookie, so that it can be ended: then a cop
 worthless. Its text has 256 random bits, and only its SHA-256 is stored, as with tokens.
 """
 
-import hashlib
 import json
 import secrets
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.tokens import digest_of
 
 PREFIX = "bs_"
 
@@ -44,7 +44,7 @@ def begin(
     db.execute(sa.insert(_login).values(username=username, groups=stored, login_time=now))
     db.execute(
         sa.insert(_session).values(
-            digest=_digest(text), username=username, subject=provider.subject,
+            digest=digest_of(text), username=username, subject=provider.subject,
             provider_session=provider.session, created_time=now, expiry_time=expiry_time,
         )
     )  # fmt: skip
@@ -54,7 +54,7 @@ def begin(
 def user_of(db: Connection, text: str, now: int) -> str | None:
     """The user of a session; None if it is unknown or has ended."""
     c = _session.c
-    query = sa.select(c.username).where(c.digest == _digest(text), c.expiry_time > now)
+    query = sa.select(c.username).where(c.digest == digest_of(text), c.expiry_time > now)
     return db.execute(query).scalar()
 
 
@@ -79,7 +79,3 @@ def end_at_provider(db: Connection, provider: ProviderSession) -> int:
     )
     conditions = [column == value for column, value in pairs if value]
     return db.execute(sa.delete(_session).where(*conditions)).rowcount if conditions else 0
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

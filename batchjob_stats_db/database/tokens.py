@@ -84,7 +84,7 @@ def create(
     text = f"bj_{secrets.token_urlsafe(32)}"
     db.execute(
         sa.insert(TABLE).values(
-            digest=_digest(text), username=username, cluster=cluster, role=role.value,
+            digest=digest_of(text), username=username, cluster=cluster, role=role.value,
             label=label, created_time=now, expiry_time=expiry_time, parent_id=maker.parent_id,
             maker=maker.user, maker_via=maker.via, maker_certificate=maker.certificate,
         )
@@ -107,7 +107,7 @@ def delete_of_processes(db: Connection) -> None:
 
 def find(db: Connection, text: str, now: int) -> Token | None:
     """The user of a token; None if it is unknown, revoked or expired."""
-    for row in read_if_changed(db, _BY_DIGEST, digest=_digest(text)):
+    for row in read_if_changed(db, _BY_DIGEST, digest=digest_of(text)):
         if row.expiry_time is None or row.expiry_time > now:
             return _token(row)
     return None
@@ -190,5 +190,6 @@ def _token(row: Any) -> Token:
     return Token._make(row)._replace(role=TokenRole(row.role))
 
 
-def _digest(text: str) -> str:
+def digest_of(text: str) -> str:
+    """What is stored in place of a secret."""
     return hashlib.sha256(text.encode()).hexdigest()

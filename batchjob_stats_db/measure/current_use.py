@@ -1,6 +1,5 @@
 """What running jobs use now: means of the last three minutes."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -8,10 +7,10 @@ from batchjob.quantities.job import MEMORY_CURRENT
 from batchjob.quantities.quantity import Statistic
 from batchjob_stats_db.measure.job_usage import (
     PRESENCE_METRIC,
-    JobSeries,
     JobToMeasure,
     MeasuredUsage,
     compute_usage,
+    series_by_jobid,
 )
 from batchjob_stats_db.measure.node_usage import UTILIZATION
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
@@ -79,11 +78,7 @@ def _measure(
             )
             for job in jobs if job.cluster == cluster
         ]  # fmt: skip
-        series: dict[str, JobSeries] = defaultdict(lambda: defaultdict(list))
-        windows = [job.window for job in here]
-        for statistic, samples in store.measure(_WANTED, windows).items():
-            for sample in samples:
-                series[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
+        series = series_by_jobid(store, _WANTED, [job.window for job in here])
         usages = (compute_usage(job, series[job.jobid], interval) for job in here)
         found |= {usage.job_id: usage for usage in usages if usage.samples}
     return found

@@ -30,7 +30,7 @@ from batchjob_stats_db.measure.coverage import (
     measured_until,
 )
 from batchjob_stats_db.queries.efficiency import ENDED_ON_NODES, ENERGY_MISSING
-from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue
+from batchjob_stats_db.timeseries.base import JobWindow, SeriesValue, TimeSeriesStore
 
 NOT_ANSWERED, NOT_STORABLE = "not answered", "not storable"
 OTHER_NODES = "other nodes"
@@ -176,6 +176,17 @@ _ROW_LABELS = ("provider", "uuid", "gpu_instance", "gpu")
 
 JobSeries = dict[tuple[Statistic, str], list[SeriesValue]]
 """The values of a job's series by statistic and metric."""
+
+
+def series_by_jobid(
+    store: TimeSeriesStore, wanted: Mapping[Statistic, Sequence[str]], windows: Sequence[JobWindow]
+) -> dict[str, JobSeries]:
+    """The statistics of each job's series in its window; raises TimeSeriesError."""
+    series: dict[str, JobSeries] = defaultdict(lambda: defaultdict(list))
+    for statistic, samples in store.measure(wanted, windows).items():
+        for sample in samples:
+            series[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
+    return series
 
 
 def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> MeasuredUsage:

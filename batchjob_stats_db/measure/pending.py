@@ -31,6 +31,7 @@ from batchjob_stats_db.measure.job_usage import (
     compute_usage,
     returned_at,
     samples_by_node,
+    series_by_jobid,
 )
 from batchjob_stats_db.measure.node_usage import installed_gpu_memory
 from batchjob_stats_db.measure.writer import record_failures, write_or_set_aside
@@ -274,11 +275,7 @@ def read_series(
     Raises TimeSeriesError.
     """
     for group in _group_jobs(jobs):
-        windows = [job.window for job in group]
-        series: dict[str, JobSeries] = defaultdict(lambda: defaultdict(list))
-        for statistic, samples in time_series.measure(METRICS, windows).items():
-            for sample in samples:
-                series[sample.labels.get("jobid", "")][statistic, sample.metric].append(sample)
+        series = series_by_jobid(time_series, METRICS, [job.window for job in group])
         for job in group:
             _leave_out_returned(time_series, job, series)
         _add_last_samples(time_series, group, series)

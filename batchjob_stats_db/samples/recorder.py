@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from batchjob.quantities.sample import (
     SampleKey,
     Values,
 )
+from batchjob.runtime.background import PeriodicTask
 from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import option
 from batchjob.runtime.values import duration, size
@@ -56,8 +56,8 @@ _Recording = tuple[Writer, Values, float]
 """A job's file, its last values, and when they changed, in monotonic seconds."""
 
 
-class Recorder:
-    """Owns the recording thread and the open files."""
+class Recorder(PeriodicTask):
+    """Records in a thread of its own, and owns the open files."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Recorder:
 
         `runs`: the directory of this machine's own runs.
         """
+        super().__init__("samples", self._record_and_pause)
         self._take = take
         self._samples = samples
         self._runs = runs
@@ -83,29 +84,19 @@ class Recorder:
         self._finished: set[SampledJob] = set()  # ended and closed, but still reported
         self._tidy_at = float("-inf")
         self._log_once = LogOnce(log)
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Take a last sample of each job, and close all files."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
-            self._thread = None
+        self._due = monotonic()
 
     def _run(self) -> None:
-        due = self._monotonic()
-        while not self._stopped.is_set():
-            self.record()
-            due = max(due + self._options.interval, self._monotonic())
-            self._stopped.wait(due - self._monotonic())
+        """Take a last sample of each job in the end, and close all files."""
+        super()._run()
         self.record()
         for key in list(self._recordings):
             self._close(key)
+
+    def _record_and_pause(self) -> float:
+        self.record()
+        self._due = max(self._due + self._options.interval, self._monotonic())
+        return self._due - self._monotonic()
 
     def record(self) -> None:
         """One pass: a sample of each job. Errors are logged once, and do not affect other jobs."""

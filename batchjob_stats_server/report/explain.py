@@ -1,8 +1,8 @@
 """Derives efficiencies and times of a job from its row, and explains missing values."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC
-from typing import NamedTuple
 
 from batchjob.judgements import AT_LEAST, MORE_CPU
 from batchjob.runtime.formatting import digits, format_duration
@@ -63,18 +63,7 @@ def waiting_seconds(job: Row, now: int) -> int | None:
     return max(0, now - int(ready))
 
 
-class EfficiencyRatio(NamedTuple):
-    """A ratio without its amounts, as lists show it for each job."""
-
-    what: str  # cpu, memory, gpu, time
-    ratio: float | None
-    formula: str
-    missing: str  # why there is no ratio; "" if there is one
-    until_time: int | None = None  # see Efficiency
-    reclaimable: bool = False
-
-
-def cpu_ratio(job: Row) -> EfficiencyRatio:
+def cpu_ratio(job: Row) -> Efficiency:
     """Used CPU time / available CPU time."""
     measured_part = " * part measured" if job["cpu_basis"] == MEASURED else ""
     is_resized = job.get("resized_cpu_seconds")  # lists do not have it
@@ -92,7 +81,7 @@ def cpu_ratio(job: Row) -> EfficiencyRatio:
     return _efficiency_ratio(job, "cpu", ratio, formula, missing, job["cpu_basis"])
 
 
-def memory_ratio(job: Row) -> EfficiencyRatio:
+def memory_ratio(job: Row) -> Efficiency:
     """Peak memory / allocated memory."""
     formula = "peak memory by accounting / memory allocated"
     if job["memory_basis"] == MEASURED:
@@ -103,10 +92,10 @@ def memory_ratio(job: Row) -> EfficiencyRatio:
         if not missing and job["memory_basis"] is None and job["peak_memory_bytes"] is not None:
             missing = "accounting samples memory too rarely for such a short job"
     found = _efficiency_ratio(job, "memory", ratio, formula, missing, job["memory_basis"])
-    return found._replace(reclaimable=job["memory_short"] == 0)
+    return replace(found, reclaimable=job["memory_short"] == 0)
 
 
-def gpu_ratio(job: Row) -> EfficiencyRatio | None:
+def gpu_ratio(job: Row) -> Efficiency | None:
     """Mean utilisation of the measured GPUs; None for a job without GPUs."""
     if not job["gpus_held"]:
         return None
@@ -125,7 +114,7 @@ def gpu_ratio(job: Row) -> EfficiencyRatio | None:
     return _efficiency_ratio(job, "gpu", ratio, formula, missing, MEASURED)
 
 
-def time_ratio(job: Row, now: int) -> EfficiencyRatio:
+def time_ratio(job: Row, now: int) -> Efficiency:
     """Elapsed time / time limit."""
     limit, elapsed = job["time_limit_seconds"], elapsed_seconds(job, now)
     ratio = None if elapsed is None or not limit else elapsed / limit
@@ -138,7 +127,7 @@ def time_ratio(job: Row, now: int) -> EfficiencyRatio:
 
 
 def efficiencies(job: Row, now: int) -> Iterator[Efficiency]:
-    """The ratios of a report, with their amounts; a job without GPUs has three."""
+    """The ratios of a report, with their amounts, which lists lack; three without GPUs."""
     gpu, gpus = gpu_ratio(job), job["usage_gpus"]
     gpus_used = gpu.ratio * (gpus or 1) if gpu and gpu.ratio is not None else None
     amounts = (
@@ -155,10 +144,7 @@ def efficiencies(job: Row, now: int) -> Iterator[Efficiency]:
             accounted = ACCOUNTING if basis == AT_LEAST else basis
             source = job["usage_source"] if basis == MEASURED else accounted
             shown = (source or "") if used is not None else ""
-            yield Efficiency(
-                found.what, found.ratio, used, available, unit, found.formula, shown, found.missing,
-                found.until_time, found.reclaimable,
-            )  # fmt: skip
+            yield replace(found, used=used, available=available, unit=unit, source=shown)
 
 
 def memory_available_bytes(job: Row) -> float | None:
@@ -174,11 +160,13 @@ def _memory_limit(job: Row) -> float | None:
 
 def _efficiency_ratio(
     job: Row, what: str, ratio: float | None, formula: str, missing: str, basis: str | None
-) -> EfficiencyRatio:
+) -> Efficiency:
     reason = "" if ratio is not None else missing or "nothing was measured"
     until, end = job["usage_until_time"], job["end_time"]
     ran_on = basis == MEASURED and is_measured(job) and end is not None and until < end
-    return EfficiencyRatio(what, ratio, formula, reason, until * 1000 if ran_on else None)
+    return Efficiency(
+        what, ratio, None, None, "", formula, "", reason, until * 1000 if ran_on else None
+    )
 
 
 def energy_of(job: Row, text: str) -> str:

@@ -18,7 +18,7 @@ from batchjob_stats_server.pages.rendering.fragments import escape_id, escape_re
 from batchjob_stats_server.pages.rendering.sparklines import Sparkline
 from batchjob_stats_server.pages.rendering.template_filters import absent
 from batchjob_stats_server.report import explain
-from batchjob_stats_server.report.model import Row
+from batchjob_stats_server.report.model import Efficiency, Row
 
 NOT_REPORTED = "not reported by the scheduler"
 
@@ -225,7 +225,7 @@ def _time_used_cell(row: Row, context: TableContext) -> str:
     return f'<span class="bad">{text}</span>' if high else text
 
 
-def _measured_bar(used: explain.EfficiencyRatio, row: Row, now: int) -> str:
+def _measured_bar(used: Efficiency, row: Row, now: int) -> str:
     """A bar; of a running job, it says as of when it is."""
     bar = usage_bars.job_bar(used, row, now)
     if row["end_time"] is None and row["usage_until_time"] is not None:

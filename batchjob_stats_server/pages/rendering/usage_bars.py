@@ -18,7 +18,6 @@ from batchjob.quantities.curves import (
 from batchjob_stats_db.queries.operators import efficiency
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.conditions import FactValues
-from batchjob_stats_server.report.explain import EfficiencyRatio
 from batchjob_stats_server.report.model import Efficiency, Row
 from batchjob_stats_server.report.rules import AdviceRule
 
@@ -48,7 +47,7 @@ def job_bars(row: Row, now: int) -> dict[str, UsageBar | None]:
     }
 
 
-def job_bar(measured: Efficiency | EfficiencyRatio, row: Row, now: int) -> UsageBar:
+def job_bar(measured: Efficiency, row: Row, now: int) -> UsageBar:
     """Its colour blames no job that is young, or was short, or that asked for no memory."""
     bar = efficiency_bar(measured)
     elapsed = explain.elapsed_seconds(row, now) or 0
@@ -59,7 +58,7 @@ def job_bar(measured: Efficiency | EfficiencyRatio, row: Row, now: int) -> Usage
     return bar._replace(level="plain") if blames and (is_young or is_unasked) else bar
 
 
-def efficiency_bar(measured: Efficiency | EfficiencyRatio) -> UsageBar:
+def efficiency_bar(measured: Efficiency) -> UsageBar:
     """An efficiency with its colour."""
     name = RESOURCE_TITLES[measured.what]
     if measured.ratio is None:
