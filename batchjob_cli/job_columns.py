@@ -40,10 +40,6 @@ def _state_text(row: Mapping[str, Any]) -> str:
     return "stopped" if stopped else str(row["state"]).lower()
 
 
-def _array_mark(row: Mapping[str, Any]) -> str:
-    return "[]" if row.get("array_states") else ""
-
-
 def _colour(row: Mapping[str, Any]) -> str:
     state = row["state"]
     if state in RUNNING_STATES:
@@ -106,12 +102,16 @@ def default_columns(
     ids = _shorten_ids([row["jobid"] for row in rows]) if short else {}
     at = cell("start_time", lambda at: format_time(at / 1000, zone))
 
+    def job(row: Mapping[str, Any]) -> str:
+        jobid: str = ids.get(row["jobid"], row["jobid"])
+        return f"{jobid}[]" if row.get("array_states") else jobid
+
     def started(row: Mapping[str, Any]) -> str:
         waits = row["state"] == JobState.PENDING and row.get("reason")
         return f"({row['reason']})" if waits else str(at(row))
 
     return (
-        TableColumn("JOB", lambda row: ids.get(row["jobid"], row["jobid"]) + _array_mark(row)),
+        TableColumn("JOB", job),
         TableColumn("NAME", _name, elastic=True),
         TableColumn("USER", lambda row: row.get("user") or "-", elastic=True, drop_order=2),
         *(_COLUMNS_OF_SEVERAL_CLUSTERS if len({row.get("cluster") for row in rows}) > 1 else ()),

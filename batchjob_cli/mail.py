@@ -52,12 +52,7 @@ def run(arguments: list[str]) -> int:
             try:
                 send(given, message)
                 return DONE
-            except (
-                OSError,
-                ValueError,
-                smtplib.SMTPException,
-                subprocess.SubprocessError,
-            ) as error:
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
                 errors.append(reason(error))
     print(f"batchjob: mail: not sent: {'; '.join(errors)}", file=sys.stderr)
     return FAILED

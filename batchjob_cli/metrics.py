@@ -116,10 +116,8 @@ def _parse_samples(stream: Iterator[bytes]) -> Iterator[SamplePair]:
         for line in lines:
             try:
                 parsed = parse_json(line)
-                sample, node = (
-                    JobSample(parsed["time"], flatten_values(parsed)),
-                    parsed.get("node", ""),
-                )
+                node = parsed.get("node", "")
+                sample = JobSample(parsed["time"], flatten_values(parsed))
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise foreign_answer_error(quote_beginning(line)) from None
             yield SamplePair(

@@ -81,8 +81,8 @@ def format_run_time(seconds: float) -> str:
 
 
 def format_count(count: float, what: str) -> str:
-    """`1 node`, `2 nodes`, `0.5 CPU`."""
-    return f"{digits(count)} {what}{'s' if count > 1 or not count else ''}"
+    """`1 node`, `2 nodes`, `0.5 CPUs`."""
+    return f"{digits(count)} {what}{'s' if count != 1 else ''}"
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -190,11 +190,10 @@ def read_pages(
 
 def run_parser(name: str, description: str, nargs: str | None = None) -> argparse.ArgumentParser:
     """A parser with the server options and the argument JOB (`job`: how many)."""
-    parser = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
+    parser = command_parser(name, description)
     parser.add_argument(
         "job", nargs=nargs, metavar="JOB", help="id of a run, a prefix of it, or its name"
     )
-    add_arguments(parser)
     return parser
 
 

@@ -92,11 +92,8 @@ def fit_columns(
     shown_widths = dict(enumerate(widths))
 
     def excess() -> int:
-        return (
-            0
-            if max_width is None
-            else sum(shown_widths.values()) + _GAP * (len(shown_widths) - 1) - max_width
-        )
+        taken = sum(shown_widths.values()) + _GAP * (len(shown_widths) - 1)
+        return 0 if max_width is None else taken - max_width
 
     while excess() > 0:
         elastic = [
@@ -112,7 +109,7 @@ def fit_columns(
             del shown_widths[max(removable, key=lambda each: columns[each].drop_order)]
         else:
             break
-    spare = -excess() if max_width is not None else 0
+    spare = -excess()
     for each in shown_widths:  # distribute the width of columns that were left out
         if columns[each].elastic and spare > 0:
             grown = min(widths[each], shown_widths[each] + spare)

@@ -49,13 +49,8 @@ class Cgroup:
         self._kernel_log = KernelLog(f"{host.dev}/kmsg")
         errors = reader.ReadErrors()
         devices = DeviceNames(host.sysfs, errors)
-        files = CgroupFiles(
-            v1.sources(_GROUPS, devices),
-            v2.sources(_GROUPS, devices),
-            threading.Semaphore(32),
-            self._kernel_log,
-            errors,
-        )
+        sources = v1.sources(_GROUPS, devices), v2.sources(_GROUPS, devices)
+        files = CgroupFiles(*sources, threading.Semaphore(32), self._kernel_log, errors)
         self._job_cgroup = JobCgroup(
             directories[0][1], LayoutMatch(LAYOUT, LAYOUT.manager, jobid), None, files
         )
@@ -258,14 +253,8 @@ def _parent_candidates(root: str, host: Host) -> Iterator[str]:
     """
     if os.geteuid() == 0:
         yield root
-    own = next(
-        (
-            line[3:]
-            for line in reader.read_path(f"{host.procfs}/self/cgroup").decode().splitlines()
-            if line.startswith("0::")
-        ),
-        "/",
-    )
+    lines = reader.read_path(f"{host.procfs}/self/cgroup").decode().splitlines()
+    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
     path = os.path.normpath(f"{root}/{own}")
     while path.startswith(root + "/"):
         if os.access(path, os.W_OK) and os.access(f"{path}/cgroup.procs", os.W_OK):

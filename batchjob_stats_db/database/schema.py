@@ -8,6 +8,7 @@ are in tables of their own and can be rebuilt.
 
 import sqlite3
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -57,21 +58,12 @@ def _day() -> Column[int]:
     return Column("day", BigInteger, primary_key=True)
 
 
-def _keys(names: str) -> list[Column[str]]:
-    return [Column(name, Text, primary_key=True) for name in names.split()]
+def _columns(kind: type[sa.types.TypeEngine[Any]], names: str, **options: Any) -> list[Column[Any]]:
+    return [Column(name, kind, **options) for name in names.split()]
 
 
 def _required(names: str, kind: type[sa.types.TypeEngine[Any]]) -> list[Column[Any]]:
-    return [Column(name, kind, nullable=False) for name in names.split()]
-
-
-def _texts(names: str) -> list[Column[str]]:
-    """Text columns, "" if the scheduler states nothing."""
-    return [Column(name, Text, nullable=False, server_default="") for name in names.split()]
-
-
-def _integers(names: str) -> list[Column[int]]:
-    return [Column(name, BigInteger) for name in names.split()]
+    return _columns(kind, names, nullable=False)
 
 
 class Count(sa.types.TypeDecorator[float]):
@@ -98,12 +90,9 @@ def _whole_as_int(value: float | None) -> float | None:
     return int(value) if value is not None and value % 1 == 0 else value
 
 
-def _numbers(names: str) -> list[Column[float]]:
-    return [Column(name, Count) for name in names.split()]
-
-
-def _floats(names: str) -> list[Column[float]]:
-    return [Column(name, Float) for name in names.split()]
+_keys = partial(_columns, Text, primary_key=True)
+_texts = partial(_columns, Text, nullable=False, server_default="")  # "": nothing is stated
+_integers, _numbers, _floats = (partial(_columns, kind) for kind in (BigInteger, Count, Float))
 
 
 def _usage_columns(columns: Iterable[UsageColumn]) -> list[Column[Any]]:

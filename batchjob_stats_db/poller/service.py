@@ -5,6 +5,7 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,18 +61,15 @@ class PollerService:
             names = [each.name for each in settings.clusters]
             self.sender = Sender(engine, names, settings.messages, self._metrics)
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(
-                target=_keep_polling,
-                args=(poller, self._stop),
-                name=poller.cluster.name,
-                daemon=True,
-            )
-            for poller in self.pollers
+        loops: list[tuple[str, Callable[[threading.Event], None]]] = [
+            (each.cluster.name, partial(_keep_polling, each)) for each in self.pollers
         ]
         if self.sender:
-            run = partial(self.sender.run, self._stop)
-            self._threads.append(threading.Thread(target=run, name="messages", daemon=True))
+            loops.append(("messages", self.sender.run))
+        self._threads = [
+            threading.Thread(target=loop, args=(self._stop,), name=name, daemon=True)
+            for name, loop in loops
+        ]
         self._address = settings.web.listen_address
         self._health: HealthServer | None = None
 

@@ -61,8 +61,9 @@ def union_queries(
     expressions: list[str] = []
     series = characters = 0
     for term in _split_terms(terms, batch):
-        which = job_selector if term.instant else range_selector
-        applied = f"{term.function}({which(term.metrics, batch, instances)}){term.above}"
+        period = "" if term.instant else f"[{seconds_of(batch)}s]"
+        which = job_selector(term.metrics, batch, instances) + period
+        applied = f"{term.function}({which}){term.above}"
         text = f'label_replace({applied}, "asked", {promql_string(term.name)}, "", "")'
         of_term = len(term.metrics) * _series_per_metric(batch)
         length = len(text.encode()) + len(" or ")
@@ -232,13 +233,6 @@ def escape_regex(value: str) -> str:
 def promql_string(value: str) -> str:
     """A PromQL string, with the same escapes as JSON."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def range_selector(
-    metrics: Sequence[str], batch: Sequence[JobWindow], instances: Sequence[str] = ()
-) -> str:
-    """A range selector of the jobs' series over the time of all of them, up to `end_of(batch)`."""
-    return f"{job_selector(metrics, batch, instances)}[{seconds_of(batch)}s]"
 
 
 def last_times_query(metrics: Sequence[str], batch: Sequence[JobWindow], step: int) -> str:

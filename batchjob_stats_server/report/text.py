@@ -8,6 +8,7 @@ from batchjob.runtime.formatting import (
     digits,
     energy,
     format_clock,
+    format_count,
     format_duration,
     format_exact_duration,
     format_exit_code,
@@ -146,9 +147,7 @@ def _allocation(job: JobSummary) -> str:
         getattr(job, f"{kind}{what}") for what in ("nodes", "cpus", "gpus", "memory_bytes")
     )
     counts = ((nodes, "node"), (cpus, "CPU"), (gpus, "GPU"))
-    words = [
-        f"{digits(number)} {what}{'s' if number != 1 else ''}" for number, what in counts if number
-    ]
+    words = [format_count(number, what) for number, what in counts if number]
     words += [size(memory)] if memory else []
     return ", ".join(words) + (" at last" if job.resized_cpu_seconds else "")
 
@@ -164,17 +163,19 @@ def _usage_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
         yield ReportLine("Run time", f"not known: {END_UNKNOWN}")
     if use.cpu_seconds is not None:
         parts = (("user", use.user_cpu_seconds), ("system", use.system_cpu_seconds))
-        words = ", ".join(
-            f"{name} {format_duration(part)}" for name, part in parts if part is not None
-        )
-        yield ReportLine(
-            use.cpu_label(), format_duration(use.cpu_seconds) + (f" ({words})" if words else "")
-        )
+        words = [f"{name} {format_duration(part)}" for name, part in parts if part is not None]
+        more = f" ({', '.join(words)})" if words else ""
+        yield ReportLine(use.cpu_label(), format_duration(use.cpu_seconds) + more)
     if use.peak_memory_bytes is not None:
         yield ReportLine("Peak memory", size(use.peak_memory_bytes))
     for label, directions in use.transfers():
         amounts = (f"{size(number)} {name}" for name, number in directions.items())
         yield ReportLine(label, ", ".join(amounts))
+
+
+def _amounts(*amounts: tuple[float | None, Callable[[float], str], str]) -> list[str]:
+    """Those that are known, each with the word that follows it."""
+    return [f"{write(amount)} {what}" for amount, write, what in amounts if amount is not None]
 
 
 def efficiency_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
@@ -195,14 +196,10 @@ def efficiency_lines(report: Report, zone: tzinfo) -> Iterator[ReportLine]:
 
 def _node_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     for node in report.nodes[:_MAX_LINES]:
-        words = [
-            f"{format_value(value)} {what}"
-            for value, format_value, what in (
-                (node.cpu_seconds, format_clock, "CPU time"),
-                (node.memory_peak_bytes, size, "peak memory"),
-            )
-            if value is not None
-        ]
+        words = _amounts(
+            (node.cpu_seconds, format_clock, "CPU time"),
+            (node.memory_peak_bytes, size, "peak memory"),
+        )
         yield ReportLine(to_printable(node.node), ", ".join(words))
     yield from _omitted_line(len(report.nodes))
 
@@ -210,20 +207,15 @@ def _node_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
 def _gpu_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     for gpu in report.gpus[:_MAX_LINES]:
         ratio, peak, total = gpu.utilization_ratio, gpu.memory_peak_bytes, gpu.memory_total_bytes
-        words = [f"{share(ratio)} utilisation"] if ratio is not None else []
+        known = f"{share(ratio)} utilisation" if ratio is not None else ""
+        words = [known or f"utilisation unknown: {gpu.unknown_reason}"]
         if peak is not None:
             words.append(f"{size(peak)}{f' of {size(total)}' if total else ''} peak memory")
-        if ratio is None:
-            words.insert(0, f"utilisation unknown: {gpu.unknown_reason}")
-        words += [
-            f"{share(active)} of {what}"
-            for active, what in (
-                (gpu.sm_active_ratio, "its multiprocessors"),
-                (gpu.tensor_active_ratio, "tensor cores"),
-                (gpu.dram_active_ratio, "memory bandwidth"),
-            )
-            if active is not None
-        ]
+        words += _amounts(
+            (gpu.sm_active_ratio, share, "of its multiprocessors"),
+            (gpu.tensor_active_ratio, share, "of tensor cores"),
+            (gpu.dram_active_ratio, share, "of memory bandwidth"),
+        )
         label = f"{gpu.node} GPU {gpu.gpu or gpu.uuid} {gpu.gpu_instance}".strip()
         yield ReportLine(to_printable(label), ", ".join(words), ratio)
     yield from _omitted_line(len(report.gpus))
@@ -305,12 +297,11 @@ def _basis_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
     elif not basis.samples:
         yield ReportLine("Measurements", _RECORDED_ONLY)
     else:
-        samples = f"{basis.samples} sample{'s' if basis.samples != 1 else ''}"
-        nodes = f"{basis.nodes} node{'s' if basis.nodes != 1 else ''}"
+        counts = (format_count(basis.samples, "sample"), format_count(basis.nodes, "node"))
         coverage = (
             "" if basis.coverage is None else f", {share(min(1.0, basis.coverage))} of the time"
         )
-        yield ReportLine("Measurements", f"{basis.source}: {samples} of {nodes}{coverage}")
+        yield ReportLine("Measurements", f"{basis.source}: {' of '.join(counts)}{coverage}")
     if caveats := report.caveats():
         yield ReportLine("Caveats", "; ".join(caveats))
 

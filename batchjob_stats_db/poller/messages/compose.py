@@ -73,12 +73,9 @@ def compose(
     if is_one:
         path, query = _page_of(first, options.zone)
         try:
-            text, report, printed = (
-                read_page(options, token, path, {**query, "format": form}).decode(
-                    "utf-8", "replace"
-                )
-                for form in ("text", "html", "json")
-            )
+            forms = ({**query, "format": form} for form in ("text", "html", "json"))
+            pages = (read_page(options, token, path, form) for form in forms)
+            text, report, printed = (page.decode("utf-8", "replace") for page in pages)
             document = parse_json(printed)
         except NoReportError as error:
             if patient:
