@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchjob.runtime.formatting import escape_formula
-from batchjob.runtime.settings import type_and_metavar
 from batchjob.runtime.times import past_time
 from batchjob.runtime.values import at_least_one, with_metavar
 from batchjob.schedulers.states import JobState
@@ -44,14 +43,14 @@ _SAME_OF_TASKS = {"limit", "user", "account", "name_contains", "cluster", "parti
 def add_filters(add: Any) -> None:
     for name, (_, text) in _FILTERS.items():
         add(f"--{name}", metavar=name.upper().replace("-", "_"), help=f"only jobs {text}")
-    add("--state", action="append", default=[], **type_and_metavar(_parse_state),
+    add("--state", action="append", default=[], type=_parse_state,
         help="only jobs in this state, such as failed; may be repeated")  # fmt: skip
     add(
         "--since",
-        **type_and_metavar(past_time),
+        type=past_time,
         help="only jobs started after this time: 2026-03-31, 14:30, 2d (ago), yesterday, last week",
     )
-    add("--until", **type_and_metavar(past_time), help="only jobs started before this time")
+    add("--until", type=past_time, help="only jobs started before this time")
 
 
 def filter_parameters(given: argparse.Namespace) -> dict[str, Any]:
@@ -101,12 +100,7 @@ def run(arguments: list[str]) -> int:
         help="key to sort by, such as energy_used_joules; -KEY: descending")  # fmt: skip
     add("--columns", "-o", default=(), type=_parse_names, metavar="KEY,...",
         help="columns to show, such as jobid,state: keys of --format json")  # fmt: skip
-    add(
-        "--limit",
-        **type_and_metavar(at_least_one),
-        default=50,
-        help="maximum number of jobs (default: 50)",
-    )
+    add("--limit", type=at_least_one, default=50, help="maximum number of jobs (default: 50)")
     add("--format", choices=("table", "json", "csv"), default="table",
         help="output format (default: table)")  # fmt: skip
     add_zone(parser)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from batchjob.local_runs import history
 from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import STREAMS, OutputLine, Reader, merge_streams
-from batchjob.runtime.settings import SettingsError, type_and_metavar
+from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import format_time
 from batchjob.runtime.values import integer
 from batchjob_cli.client import remote_runs
@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> int:
         "--stream", choices=STREAMS, help="only this stream (default: both, ordered by time)"
     )
     add_window(parser, "lines")
-    parser.add_argument("--limit", **type_and_metavar(integer), help="only the last N lines")
+    parser.add_argument("--limit", type=integer, help="only the last N lines")
     parser.add_argument("--timestamps", action="store_true", help="prefix each line with its time")
     add_zone(parser)
     given = parser.parse_args(arguments)

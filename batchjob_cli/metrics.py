@@ -16,7 +16,7 @@ from batchjob.local_runs import record as runs
 from batchjob.local_runs.directory import RUNS, SAMPLES, data_directory
 from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob.runtime.json_reader import parse_json
-from batchjob.runtime.settings import Parser, type_and_metavar
+from batchjob.runtime.settings import Parser
 from batchjob.runtime.values import integer
 from batchjob_cli.client import curves
 from batchjob_cli.client.answer import foreign_answer_error, parse_rows, quote_beginning
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         "--type", choices=TYPES, default="overview", help="measurements to show (default: overview)"
     )
     add_window(parser, "samples")
-    parser.add_argument("--limit", **type_and_metavar(integer), help="only the latest N samples")
+    parser.add_argument("--limit", type=integer, help="only the latest N samples")
     add_zone(parser)
     parser.add_argument("--json", action="store_true", help="print each sample as a JSON object")
     parser.add_argument(

@@ -20,7 +20,7 @@ from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import LOGS, RUNS, SAMPLES, data_directory
 from batchjob.local_runs.record import TOMBSTONE, Run
 from batchjob.runtime.formatting import format_count
-from batchjob.runtime.settings import SettingsError, type_and_metavar
+from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.user_files import other_name, touch_own
 from batchjob.runtime.values import duration
 from batchjob.schedulers.states import JobState
@@ -39,7 +39,7 @@ def run(arguments: list[str]) -> int:
     parser = run_parser(
         "stop", "Stops a run: SIGTERM to its processes, SIGKILL after a grace period."
     )
-    parser.add_argument("--grace", **type_and_metavar(duration), default=10.0,
+    parser.add_argument("--grace", type=duration, default=10.0,
                       help="time between SIGTERM and SIGKILL (default: 10s)")  # fmt: skip
     given = parser.parse_args(arguments)
     if given.server:

@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Footer, Header, Static
 from batchjob.judgements import RUNNING_STATES
 from batchjob.local_runs.directory import data_directory
 from batchjob.runtime.formatting import digits, share, size
-from batchjob.runtime.settings import SettingsError, type_and_metavar
+from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import at_least_one, duration
 from batchjob.schedulers.states import JobState
 from batchjob_cli.client.answer import parse_rows
@@ -55,18 +55,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     )
     add_filters(parser.add_argument)
     add = parser.add_argument
-    add(
-        "--interval",
-        **type_and_metavar(duration),
-        default=3.0,
-        help="time between updates (default: 3s)",
-    )
-    add(
-        "--limit",
-        **type_and_metavar(at_least_one),
-        default=200,
-        help="maximum number of jobs (default: 200)",
-    )
+    add("--interval", type=duration, default=3.0, help="time between updates (default: 3s)")
+    add("--limit", type=at_least_one, default=200, help="maximum number of jobs (default: 200)")
     add_zone(parser)
     given: argparse.Namespace = parser.parse_args(arguments)
     return given

@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
     text = "Print one exposition to standard output and exit."
     add("--once", action="store_true", help=text)
     text = "With --once: how long to wait for the first values of slow collectors. (default: 0s)."
-    add("--once.wait", **settings.type_and_metavar(duration), default=0.0, help=text)
+    add("--once.wait", type=duration, default=0.0, help=text)
     text = "Check flags and configuration files, report errors, and exit."
     add("--check", action="store_true", help=text)
     settings.add_flags(command_line, sections())

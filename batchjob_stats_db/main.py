@@ -13,14 +13,7 @@ import sqlalchemy as sa
 from batchjob import __version__
 from batchjob.runtime import log as logs
 from batchjob.runtime.output import run_with_stdout
-from batchjob.runtime.settings import (
-    Parser,
-    SettingsError,
-    add_flags,
-    exit_status,
-    parse_flags,
-    type_and_metavar,
-)
+from batchjob.runtime.settings import Parser, SettingsError, add_flags, exit_status, parse_flags
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.runtime.values import duration, integer, with_metavar
 from batchjob_stats_db.admin import commands, transfer
@@ -97,7 +90,7 @@ def _parser() -> Parser:
     backup.add_argument("target", type=Path, nargs="?",
                       help="A directory; or a file, whose name ends in .db or .dump "
                       "(default: backup.directory).")  # fmt: skip
-    backup.add_argument("--keep", **type_and_metavar(integer),
+    backup.add_argument("--keep", type=integer,
                         help="Number of backups to keep in the directory (default: backup.keep "
                         "in backup.directory, all elsewhere).")  # fmt: skip
     add("check", commands.check_records, "Check for damage, gaps and orphaned rows.")
@@ -108,10 +101,10 @@ def _parser() -> Parser:
         "--output", type=Path, metavar="FILE", help="Parquet file to write (with --format parquet)."
     )
     for command in (backfill, recompute):
-        command.add_argument("--since", required=True, **type_and_metavar(_parse_day), help=_SINCE)
-    export.add_argument("--since", default=0, **type_and_metavar(_parse_day), help=_SINCE)
+        command.add_argument("--since", required=True, type=_parse_day, help=_SINCE)
+    export.add_argument("--since", default=0, type=_parse_day, help=_SINCE)
     recompute.add_argument(
-        "--until", **type_and_metavar(_parse_day), help="Day after the last, such as 2025-03-01."
+        "--until", type=_parse_day, help="Day after the last, such as 2025-03-01."
     )
     add("import", commands.import_lines, "Read exported JSON lines.").add_argument(
         "file", type=Path, help="File that export wrote."
@@ -127,7 +120,7 @@ def _parser() -> Parser:
     )
     anonymise.add_argument(
         "--older-than",
-        **type_and_metavar(duration),
+        type=duration,
         help="Only jobs that ended longer ago than this, such as 365d.",
     )
     forget = add("forget", commands.forget, "Delete all data about a user.")

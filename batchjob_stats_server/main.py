@@ -25,7 +25,6 @@ from batchjob.runtime.settings import (
     exit_status,
     listen_error,
     parse_flags,
-    type_and_metavar,
 )
 from batchjob.runtime.signals import notify
 from batchjob.runtime.values import ListenAddress, duration
@@ -119,7 +118,7 @@ def _parser() -> Parser:
                        help="Maximum role of the token (default: user).")  # fmt: skip
     token.add_argument("--label", default="created on the server", help="Description of the token.")
     token.add_argument("--cluster", default="", help="Restrict the token to jobs of this cluster.")
-    token.add_argument("--lifetime", **type_and_metavar(duration), default=90 * 86400.0,
+    token.add_argument("--lifetime", type=duration, default=90 * 86400.0,
                        help="Lifetime of the token (default: 90d).")  # fmt: skip
     return parser
 

@@ -134,6 +134,20 @@ class Parser(argparse.ArgumentParser):
         # No flag starts with a digit, so the `-5d` of `--since -5d` is a value.
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        """Like argparse's; a `type` of `with_metavar` names its value, and says what it expects."""
+        parse: Any = options.get("type")
+        if not hasattr(parse, "metavar"):
+            return super().add_argument(*names, **options)
+
+        def parsed(text: str) -> Any:
+            try:
+                return parse(text)
+            except ValueError as error:
+                raise argparse.ArgumentTypeError(str(error)) from error
+
+        return super().add_argument(*names, **{**options, "type": parsed, "metavar": parse.metavar})
+
     def error(self, message: str) -> Any:
         raise SettingsError(message)
 
@@ -166,18 +180,6 @@ def refuse_unknown(parser: argparse.ArgumentParser, arguments: Sequence[str]) ->
         if flag_name in flags:
             raise SettingsError(f"{flag_name} must come before the command")
         raise SettingsError(f"unknown flag {flag_name}{suggest_nearest(flag_name, flags)}")
-
-
-def type_and_metavar(parse: Parse) -> dict[str, Any]:
-    """`type` and `metavar` for argparse, so that errors say what `parse` expects."""
-
-    def parsed(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return {"type": parsed, "metavar": metavar_of(parse)}
 
 
 def add_flags(parser: argparse.ArgumentParser, sections: Mapping[str, type[Any]]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from batchjob.local_runs.directory import LOCAL, data_directory
-from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
+from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.runtime.times import past_time
 from batchjob.secret_files import SecretFileError, read_secret
 from batchjob_cli.client.answer import next_page_link, parse_rows
@@ -64,10 +64,10 @@ def add_window(parser: argparse.ArgumentParser, what: str) -> None:
     """Add --since and --until, for `window_parameters`."""
     parser.add_argument(
         "--since",
-        **type_and_metavar(past_time),
+        type=past_time,
         help=f"only {what} after this time: 10m (ago), 22:30, 2026-04-04T22:30",
     )
-    parser.add_argument("--until", **type_and_metavar(past_time), help="only up to this time")
+    parser.add_argument("--until", type=past_time, help="only up to this time")
 
 
 def job_pages(

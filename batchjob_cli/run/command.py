@@ -12,7 +12,7 @@ from typing import Any
 
 from batchjob.local_runs.directory import RUNS, NoDataDirectory, create_directory, data_directory
 from batchjob.local_runs.record import Run
-from batchjob.runtime.settings import Parser, SettingsError, type_and_metavar
+from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.runtime.times import future_time
 from batchjob.runtime.user_files import ForeignFileError
 from batchjob.runtime.values import (
@@ -161,29 +161,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--name", default="", help="name of the run in lists and reports")
-    add("--cpus", **type_and_metavar(positive), help="CPU limit in CPUs, such as 2 or 0.5")
-    add("--cpu-list", **type_and_metavar(_usable_cpus), help="CPUs to run on, such as 0-3,8")
-    add(
-        "--memory",
-        **type_and_metavar(positive_size),
-        help="memory limit, such as 4G; in bytes without a unit",
-    )
-    add("--gpus", **type_and_metavar(at_least_one),
+    add("--cpus", type=positive, help="CPU limit in CPUs, such as 2 or 0.5")
+    add("--cpu-list", type=_usable_cpus, help="CPUs to run on, such as 0-3,8")
+    add("--memory", type=positive_size, help="memory limit, such as 4G; in bytes without a unit")
+    add("--gpus", type=at_least_one,
         help="number of whole GPUs that no other run holds; the run waits for them")  # fmt: skip
     add(
         "--io",
-        **type_and_metavar(positive_size),
+        type=positive_size,
         help="limit for reads and for writes, in bytes per second, on the disk of the working "
         "directory",
     )
     add(
         "--time-limit",
-        **type_and_metavar(duration),
+        type=duration,
         help="time limit, such as 90s or 2h; in seconds without a unit",
     )
-    add("--grace", **type_and_metavar(duration),
+    add("--grace", type=duration,
         help="time between SIGTERM and SIGKILL at the time limit (default: 10s)")  # fmt: skip
-    add("--at", **type_and_metavar(future_time), help="start time: 22:30, 2026-04-04T22:30 or +90m")
+    add("--at", type=future_time, help="start time: 22:30, 2026-04-04T22:30 or +90m")
     add("--detach", action="store_true", help="run in the background and print the run's id")
     add("--cgroup", choices=("auto", "always", "never"), default="auto",
         help="auto: a cgroup if one can be created, else the process tree")  # fmt: skip
@@ -194,7 +190,7 @@ def _parser() -> argparse.ArgumentParser:
         add(hidden, default="", help=argparse.SUPPRESS)
     add("--quiet", action="store_true", help="do not print a report at the end")
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
-    add("--log-size", **type_and_metavar(positive_size), default=32 << 20,
+    add("--log-size", type=positive_size, default=32 << 20,
         help="maximum size to keep of each stream, compressed (default: 32M)")  # fmt: skip
     add("--config.file", dest="config_file", default="", metavar="FILE",
         help="YAML file with defaults for all runs (default: "
