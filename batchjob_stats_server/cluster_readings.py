@@ -219,11 +219,8 @@ def gpus_of(series: Iterable[SeriesValue]) -> list[NodeGpu]:
     jobids: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     claimed: set[tuple[str, str, str]] = set()
     for each in series:
-        key = (
-            each.labels.get("gpu", ""),
-            each.labels.get("uuid", ""),
-            each.labels.get("gpu_instance", ""),
-        )
+        gpu, uuid, instance = map(each.labels.get, ("gpu", "uuid", "gpu_instance"))
+        key = gpu or "", uuid or "", instance or ""
         if each.metric == JOB_GPU_INFO.name:
             jobids[key] |= {each.labels["jobid"]} if "jobid" in each.labels else set()
             if each.labels.get("confirmed") != "true":

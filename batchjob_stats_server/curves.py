@@ -101,18 +101,11 @@ def _band(all_series: Sequence[TimeSeries]) -> TimeSeries:
     for series in all_series:
         for point in series.points:
             seen.setdefault(point.time, []).append(point)
-    return TimeSeries(
-        {},
-        [
-            Point(
-                time,
-                min(point.low for point in points),
-                median(point.mean for point in points),
-                max(point.high for point in points),
-            )
-            for time, points in sorted(seen.items())
-        ],
-    )
+    band = []
+    for time, points in sorted(seen.items()):
+        _, low, mean, high = zip(*points, strict=True)
+        band.append(Point(time, min(low), median(mean), max(high)))
+    return TimeSeries({}, band)
 
 
 def confirmed_gpus(history: TimeSeriesStore, job: JobToMeasure) -> list[JobGpu]:

@@ -67,16 +67,10 @@ def _run(chosen: UpSettings, data: Path) -> int:
         chosen = chosen._replace(up=dataclasses.replace(chosen.up, listen_address=address))
         parts = running.enter_context(stack.start_stack(chosen, data))
         running.enter_context(announce(data, _url(chosen, _LOOPBACK)))
-        lines = [
-            *(
-                [f"port      {asked.port} is in use; the pages are on {address.port}"]
-                if address.port != asked.port
-                else ()
-            ),
-            *_status_lines(chosen, data, parts),
-            *(_demo_lines(chosen, parts) if chosen.up.demo else ()),
-        ]
-        print("\n".join(lines), flush=True)
+        if address.port != asked.port:
+            print(f"port      {asked.port} is in use; the pages are on {address.port}")
+        demo_lines = _demo_lines(chosen, parts) if chosen.up.demo else ()
+        print("\n".join((*_status_lines(chosen, data, parts), *demo_lines)), flush=True)
         parts.server.run(sockets=[listener])
         return 0 if parts.server.started else 1
 

@@ -95,17 +95,8 @@ def _arguments(new_run: NewRun, data: Path, asked_by: tuple[str, ...]) -> list[s
     given = [f"{flag}={value}" for flag, value in options.items() if value]
     if new_run.start_time is not None:
         given.append(f"--at=@{new_run.start_time}")
-    return [
-        "run",
-        "--server=",
-        "--detach",
-        "--strict",
-        f"--data={data}",
-        *asked_by,
-        *given,
-        "--",
-        *new_run.command,
-    ]
+    first = ("run", "--server=", "--detach", "--strict", f"--data={data}")
+    return [*first, *asked_by, *given, "--", *new_run.command]
 
 
 class RunLog:

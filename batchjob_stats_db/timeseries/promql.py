@@ -105,11 +105,8 @@ class _Batch:
     def add(self, window: JobWindow) -> bool:
         """Add the window, unless it does not fit."""
         endpoint = self._endpoint
-        samples = (
-            _SERIES_PER_NODE
-            * window.nodes
-            * (1 + (window.until - window.start) / endpoint.scrape_interval)
-        )
+        scrapes = 1 + (window.until - window.start) / endpoint.scrape_interval
+        samples = _SERIES_PER_NODE * window.nodes * scrapes
         characters = 1 + len(escape_regex(window.jobid))
         start, until = min(self._start, window.start), max(self._until, window.until)
         free_range = (

@@ -51,9 +51,13 @@ def _growth(points: Sequence[tuple[float, float]], before: float) -> Iterator[tu
     """The growth of a counter since it had a value, across resets."""
     total = 0.0
     for at, value in points:
-        total += value if is_reset(before, value) else max(0.0, value - before)
+        total += _increase(before, value)
         before = value
         yield at, total
+
+
+def _increase(before: float, value: float) -> float:
+    return value if is_reset(before, value) else max(0.0, value - before)
 
 
 def total_of(
@@ -127,11 +131,7 @@ def growth_segments(points: Points, window: JobWindow, gap: float) -> list[Segme
     if window.end is not None and knots[-1][0] > window.end:
         knots = [knot for knot in knots if knot[0] < window.end] + [(window.end, knots[-1][1])]
     return [
-        Segment(
-            begin,
-            end,
-            (value if is_reset(before, value) else max(0.0, value - before)) / (end - begin),
-        )
+        Segment(begin, end, _increase(before, value) / (end - begin))
         for (begin, before), (end, value) in pairwise(knots)
         if 0 < end - begin <= gap
     ]

@@ -101,14 +101,9 @@ def _read_windows(
             for at, value in result["values"]:
                 found[float(at)][series].append(float(value))
     for end, of_series in sorted(found.items()):
-        yield (
-            end,
-            {
-                series: (numbers[0], numbers[1], numbers[2] > 0)
-                for series, numbers in of_series.items()
-                if len(numbers) == 3  # while a job is running, the last query may see more
-            },
-        )
+        # While a job is running, the last query may see more.
+        whole = ((series, each) for series, each in of_series.items() if len(each) == 3)
+        yield end, {series: (least, last, resets > 0) for series, (least, last, resets) in whole}
 
 
 def _read_raw(

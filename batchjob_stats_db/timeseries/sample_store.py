@@ -143,11 +143,8 @@ class SampleHistory:
                     first = next(times, None)
                     if first is not None and file.header is not None:
                         header = file.header._replace(interval_seconds=0.0)
-                        yield (
-                            header,
-                            file,
-                            _moments_within(window, chain([first], times), header, latest),
-                        )
+                        times = chain([first], times)
+                        yield header, file, _moments_within(window, times, header, latest)
                     if file.damage:
                         self._log_once.warning(str(path), "%s: partly read: %s", path, file.damage)
         except OSError as error:

@@ -100,12 +100,8 @@ class OidcProvider:
 
     def begin(self, next_path: str) -> tuple[str, PendingLogin]:
         """Where to redirect the browser, and what it has to bring back."""
-        pending_login = PendingLogin(
-            secrets.token_urlsafe(24),
-            secrets.token_urlsafe(24),
-            secrets.token_urlsafe(48),
-            next_path,
-        )
+        state, nonce, verifier = map(secrets.token_urlsafe, (24, 24, 48))
+        pending_login = PendingLogin(state, nonce, verifier, next_path)
         digest = hashlib.sha256(pending_login.verifier.encode()).digest()
         query = {
             "response_type": "code",

@@ -352,11 +352,5 @@ def known_metrics(
         return
     for name, entries in sorted(metrics.items()):
         if (everything or name.startswith(_OWN_PREFIX)) and isinstance(entries, list):
-            yield (
-                name,
-                [
-                    {key: str(each.get(key, "")) for key in _METADATA_KEYS}
-                    for each in entries[:limit_per_metric]
-                    if isinstance(each, dict)
-                ],
-            )
+            known = (each for each in entries[:limit_per_metric] if isinstance(each, dict))
+            yield name, [{key: str(each.get(key, "")) for key in _METADATA_KEYS} for each in known]

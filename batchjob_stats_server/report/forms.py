@@ -75,14 +75,10 @@ def _cpu_efficiency(cpu: Efficiency) -> str:
 def _memory_efficiency(memory: Efficiency, job: JobSummary) -> str:
     if memory.ratio is None or memory.available is None:
         return f"{_NOT_KNOWN}: {memory.missing}"
-    text = f"{memory.ratio:.2%} of {_memory(memory.available)}"
     per_core = _MEMORY_PER_CORE in job.submit_line
     part, parts = ("core", job.cpus) if per_core else ("node", job.nodes)
-    return (
-        f"{text} ({_memory(job.memory_bytes / parts)}/{part})"
-        if job.memory_bytes and parts
-        else text
-    )
+    each = f" ({_memory(job.memory_bytes / parts)}/{part})" if job.memory_bytes and parts else ""
+    return f"{memory.ratio:.2%} of {_memory(memory.available)}{each}"
 
 
 def _not_final(report: Report, zone: tzinfo) -> str:

@@ -261,15 +261,11 @@ def _location(job: Row, steps: Sequence[Row]) -> str:
 def _timeout(inputs: ReportInput) -> str:
     job = inputs.job
     limit = job["time_limit_seconds"]
-    text = (
-        f"It reached its time limit of {format_duration(limit)}"
-        if limit
-        else "It reached a time limit"
-    )
+    which = f"its time limit of {format_duration(limit)}" if limit else "a time limit"
     reason = job["reason"] or ""
     is_told = reason != "TimeLimit" and _explains_end(job, reason)
     reason_text = f" ({explain_reason(job['source'], reason)})" if is_told else ""
-    return f"{text} and was terminated{reason_text}."
+    return f"It reached {which} and was terminated{reason_text}."
 
 
 def _node_fail(inputs: ReportInput) -> str:

@@ -242,13 +242,10 @@ def _energy_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
             "With the site's PUE", f"{energy(job_energy.site_joules)} (times {job_energy.pue:g})"
         )
     for each in report.emissions:
-        site = (
-            f"; with PUE {format_emissions(each.site_grams)}" if each.site_grams is not None else ""
-        )
-        yield ReportLine(
-            "Emissions",
-            f"{format_emissions(each.grams)} by {to_printable(each.provider)}{site}{restriction}",
-        )
+        shown = f"{format_emissions(each.grams)} by {to_printable(each.provider)}"
+        if each.site_grams is not None:
+            shown += f"; with PUE {format_emissions(each.site_grams)}"
+        yield ReportLine("Emissions", shown + restriction)
 
 
 def _similar_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
