@@ -13,7 +13,10 @@ from batchjob_cli.doctor.finding import (
     Finding,
     Result,
     SchedulerTree,
+    missing,
+    ok,
     read_text,
+    warning,
 )
 from batchjob_cli.run import cgroup as run_cgroup
 from batchjob_cli.run import user_scope
@@ -23,8 +26,7 @@ from batchjob_cli.run.limits import CgroupError, RunLimits
 def _check_hierarchies(node: ExaminedNode) -> Finding:
     found = node.survey.hierarchies
     if not found:
-        return Finding(
-            "missing",
+        return missing(
             f"no cgroup hierarchy at {node.host.cgroupfs}",
             "mount it (mount -t cgroup2 cgroup2 /sys/fs/cgroup), or set --path.cgroupfs; in "
             "a container, mount the host's /sys/fs/cgroup read-only",
@@ -33,24 +35,22 @@ def _check_hierarchies(node: ExaminedNode) -> Finding:
     first = [",".join(sorted(each.controllers)) for each in found if each.version == 1]
     if first:
         parts.append(f"v1 at {node.host.cgroupfs} with {' '.join(each for each in first if each)}")
-    return Finding("ok", "; ".join(parts))
+    return ok("; ".join(parts))
 
 
 def _check_version(node: ExaminedNode) -> Finding | None:
     versions = {each.version for each in node.survey.hierarchies}
     if 2 in versions:
         if versions == {2}:
-            return Finding("ok", "version 2 only")
-        return Finding(
-            "warning",
+            return ok("version 2 only")
+        return warning(
             "versions 1 and 2 (hybrid): version 2 has no controllers, and Slurm's cgroup/v2 "
             "plugin does not start",
             "boot with systemd.unified_cgroup_hierarchy=1 (cgroup_no_v1=all without systemd)",
         )
     if not versions:
         return None
-    return Finding(
-        "warning",
+    return warning(
         "version 1: no pressure per job, and the end of a job is detected by the removal of "
         "its cgroups",
         "boot with systemd.unified_cgroup_hierarchy=1 if the scheduler supports version 2",
@@ -64,9 +64,8 @@ def _check_whole_tree(node: ExaminedNode) -> Finding | None:
         return None
     parts = [root for root in roots if os.path.exists(f"{root}/cgroup.type")]
     if not parts:
-        return Finding("ok", "the root of the whole tree")
-    return Finding(
-        "missing",
+        return ok("the root of the whole tree")
+    return missing(
         f"{parts[0]} is one cgroup of a larger tree: a container sees only its own processes",
         "run the container with the host's cgroup and pid namespaces (--cgroupns=host --pid=host)",
     )
@@ -88,9 +87,8 @@ def _check_runs(_: ExaminedNode) -> Finding:
         cgroup = run_cgroup.create(str(uuid.uuid4()), _SOME_LIMITS)
     except (CgroupError, OSError) as error:
         if user_scope.is_possible():
-            return Finding("ok", "with --cpus and --memory, in a scope of your own systemd")
-        return Finding(
-            "warning",
+            return ok("with --cpus and --memory, in a scope of your own systemd")
+        return warning(
             f"without a cgroup ({error}): --memory and --io are left out, and --cpus binds to CPUs",
             "run it as root, or, with cgroup version 2, after a log-in that starts a systemd "
             "for you (systemctl --user status)",
@@ -100,8 +98,8 @@ def _check_runs(_: ExaminedNode) -> Finding:
     finally:
         cgroup.remove()
     if left_out:
-        return Finding("warning", f"with limits, but not {'; '.join(left_out)}")
-    return Finding("ok", "with --cpus, --memory and --io")
+        return warning(f"with limits, but not {'; '.join(left_out)}")
+    return ok("with --cpus, --memory and --io")
 
 
 RUN_CHECKS: Checks = {"batchjob run": _check_runs}
@@ -124,7 +122,7 @@ def _check_number(
     ):
         return None
     if not lacking:
-        return Finding("ok", f"{what} of each job")
+        return ok(f"{what} of each job")
     tree, controller = lacking[0]
     version = tree.hierarchy.version
     default = f"enable the controller {controller} in the scheduler's cgroups"
@@ -183,9 +181,8 @@ def _check_peak(node: ExaminedNode) -> Finding | None:
     if not tops:
         return None
     if all(os.path.exists(f"{top}/memory.peak") for top in tops):
-        return Finding("ok", "the kernel records the peak memory of each job")
-    return Finding(
-        "warning",
+        return ok("the kernel records the peak memory of each job")
+    return warning(
         "this kernel has no memory.peak, so the peak memory is unknown",
         "Linux 5.19 or later, or a vendor's kernel that has it",
     )
@@ -199,25 +196,22 @@ def _check_pressure(node: ExaminedNode) -> Finding | None:
     """Pressure stall information: Linux Documentation/accounting/psi.rst."""
     reason = _pressure_error(f"{node.host.procfs}/pressure/cpu")
     if reason is not None:
-        return Finding(
-            "warning",
+        return warning(
             f"the kernel records no pressure ({reason})",
             "boot with psi=1; it is disabled by default in Red Hat's kernels",
         )
     trees = [tree for tree in _trees(node) if tree.hierarchy.version == 2]
     if not trees and {each.version for each in node.survey.hierarchies} == {2}:
-        return Finding("ok", "of the node; jobs of a scheduler have it as well")
+        return ok("of the node; jobs of a scheduler have it as well")
     if not trees:
-        return Finding(
-            "warning",
+        return warning(
             "the kernel records pressure of the node, but not of jobs on cgroup version 1",
             "use cgroup version 2",
         )
     off = [tree for tree in trees if _pressure_error(_tree_file(tree, "cpu.pressure")) is not None]
     if not off:
-        return Finding("ok", "time that jobs wait for CPU, memory and IO")
-    return Finding(
-        "warning",
+        return ok("time that jobs wait for CPU, memory and IO")
+    return warning(
         f"pressure is disabled in {off[0].path}",
         f"echo 1 > {_tree_file(off[0], 'cgroup.pressure')}",
     )

@@ -4,7 +4,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -25,6 +25,11 @@ class Finding(NamedTuple):
     result: Result  # warning: some numbers are missing; missing: the whole source is
     seen: str
     advice: str = ""
+
+
+ok = partial(Finding, "ok")
+warning = partial(Finding, "warning")
+missing = partial(Finding, "missing")
 
 
 class SchedulerTree(NamedTuple):
@@ -146,7 +151,7 @@ def run_checks(node: ExaminedNode, checks: Checks) -> dict[str, Finding]:
             finding = check(node)
         except Exception as error:  # an error in one check must not hide the others' results
             text = f"could not be examined: {type(error).__name__}: {error}"
-            finding = Finding("warning", text)
+            finding = warning(text)
         if finding is not None:
             findings[name] = finding
     return findings

@@ -9,7 +9,15 @@ import threading
 from collections import Counter
 from typing import Any
 
-from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, read_text
+from batchjob_cli.doctor.finding import (
+    Checks,
+    ExaminedNode,
+    Finding,
+    missing,
+    ok,
+    read_text,
+    warning,
+)
 from collectors.gpu import amd, nvml
 from collectors.gpu.metrics import ENERGY
 from collectors.gpu.nvml_errors import error_name
@@ -28,8 +36,8 @@ def _check_devices(node: ExaminedNode) -> Finding | None:
     if not devices and version is None:
         return None  # the node has no GPUs, so nothing is missing
     if version is None:
-        return Finding("missing", f"{len(devices)} devices, no driver", "modprobe nvidia")
-    return Finding("ok", f"{len(devices)} devices; {version.splitlines()[0].strip()}")
+        return missing(f"{len(devices)} devices, no driver", "modprobe nvidia")
+    return ok(f"{len(devices)} devices; {version.splitlines()[0].strip()}")
 
 
 def _check_permission(node: ExaminedNode) -> Finding | None:
@@ -41,9 +49,8 @@ def _check_permission(node: ExaminedNode) -> Finding | None:
     if len(files) == 1:
         return None
     if not refused:
-        return Finding("ok", "the device files can be opened")
-    return Finding(
-        "missing",
+        return ok("the device files can be opened")
+    return missing(
         f"no permission to open {', '.join(refused)}",
         "set NVreg_DeviceFileMode=0666 (the driver's default), or add the exporter to the "
         "group of the device files and list them in DeviceAllow= of its service",
@@ -56,19 +63,16 @@ def _check_library(node: ExaminedNode) -> Finding | None:
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return Finding(
-            "missing",
+        return missing(
             "libnvidia-ml.so.1 cannot be loaded",
             "install the driver's libraries (libnvidia-ml1, nvidia-driver-cuda-libs); in a "
             "container, use the NVIDIA runtime",
         )
     if importlib.util.find_spec("pynvml") is None:
-        return Finding(
-            "missing",
-            "the Python module pynvml is not installed",
-            "pip install 'batchjob-monitoring[gpu]'",
+        return missing(
+            "the Python module pynvml is not installed", "pip install 'batchjob-monitoring[gpu]'"
         )
-    return Finding("ok", "libnvidia-ml.so.1 and pynvml")
+    return ok("libnvidia-ml.so.1 and pynvml")
 
 
 def _check_readings(node: ExaminedNode) -> Finding | None:
@@ -82,8 +86,7 @@ def _check_readings(node: ExaminedNode) -> Finding | None:
     thread.join(_TIMEOUT_SECONDS)
     if findings:
         return findings[0]
-    return Finding(
-        "missing",
+    return missing(
         f"the driver did not answer within {_TIMEOUT_SECONDS:.0f} s",
         "look for NVRM and Xid in the kernel log (dmesg)",
     )
@@ -100,8 +103,7 @@ def _query_nvml() -> Finding:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        return Finding(
-            "missing",
+        return missing(
             f"NVML error: {error}",
             "on a version mismatch, reload the driver or reboot; otherwise run nvidia-smi",
         )
@@ -133,8 +135,8 @@ def _assess_readings(
             "look for NVRM and Xid in the kernel log (dmesg)",
         )
     if any(ENERGY not in each.values for each in readings):
-        return Finding("ok", f"{seen}; no energy counter, so energy is integrated from power")
-    return Finding("ok", seen)
+        return ok(f"{seen}; no energy counter, so energy is integrated from power")
+    return ok(seen)
 
 
 def _check_profiling(node: ExaminedNode) -> Finding | None:
@@ -143,9 +145,8 @@ def _check_profiling(node: ExaminedNode) -> Finding | None:
     if parameters is None:
         return None
     if "RmProfilingAdminOnly: 1" not in parameters.splitlines():
-        return Finding("ok", "all users may profile GPUs")
-    return Finding(
-        "warning",
+        return ok("all users may profile GPUs")
+    return warning(
         "only CAP_SYS_ADMIN may profile GPUs, so how well jobs use theirs is not known",
         "set NVreg_RestrictProfilingToAdminUsers=0 for the driver; see docs/gpu.md",
     )
@@ -161,9 +162,8 @@ def _check_order(node: ExaminedNode) -> Finding | None:
     if len(minors) < 2 or not all(minors):
         return None
     if minors == [str(number) for number in range(len(minors))]:
-        return Finding("ok", "indexes and device files are in the same order")
-    return Finding(
-        "warning",
+        return ok("indexes and device files are in the same order")
+    return warning(
         f"in PCI order the GPUs' device files are {', '.join(minors)}",
         "if gres.conf names device files (File=), set --collector.gpu.slurm-numbers=minor; see "
         "docs/gpu.md",
@@ -175,7 +175,7 @@ def _check_amd(node: ExaminedNode) -> Finding | None:
     if not cards:
         return None
     names = sorted({amd.describe(card, index).name for index, card in enumerate(cards)})
-    return Finding("ok", f"{len(cards)} with the amdgpu driver: {', '.join(names)}")
+    return ok(f"{len(cards)} with the amdgpu driver: {', '.join(names)}")
 
 
 CHECKS: Checks = {

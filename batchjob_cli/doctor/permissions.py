@@ -11,7 +11,15 @@ from functools import partial
 
 from batchjob.runtime.http_client import FetchError, fetch
 from batchjob.runtime.settings import SettingsError
-from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, read_text
+from batchjob_cli.doctor.finding import (
+    Checks,
+    ExaminedNode,
+    Finding,
+    missing,
+    ok,
+    read_text,
+    warning,
+)
 from batchjob_exporter.web.addresses import open_listeners
 from collectors.jobs.discovery.inotify import Inotify
 from collectors.kernel.client import HelperClient
@@ -30,10 +38,8 @@ _GRANTED_BY_UNIT = "CAP_DAC_READ_SEARCH"  # the drop-in lists it again
 def _check_user(_: ExaminedNode) -> Finding:
     uid = os.geteuid()
     if uid == 0:
-        return Finding(
-            "ok", "running as root; the service needs fewer privileges, see docs/exporter.md"
-        )
-    return Finding("ok", f"running as uid {uid}; the findings below apply to it")
+        return ok("running as root; the service needs fewer privileges, see docs/exporter.md")
+    return ok(f"running as uid {uid}; the findings below apply to it")
 
 
 def _check_capability(name: str, node: ExaminedNode) -> Finding | None:
@@ -44,9 +50,8 @@ def _check_capability(name: str, node: ExaminedNode) -> Finding | None:
     if held is None:
         return None
     if int(held[1], 16) >> bit & 1:
-        return Finding("ok", f"held: {gives}")
-    return Finding(
-        "warning",
+        return ok(f"held: {gives}")
+    return warning(
         f"missing; needed for {gives}",
         "CapabilityBoundingSet= and AmbientCapabilities=, both with "
         f"{' '.join(sorted({name, _GRANTED_BY_UNIT}))}, in a drop-in of the service "
@@ -64,7 +69,7 @@ def _check_hidepid(node: ExaminedNode) -> Finding | None:
             continue
         hidden = re.search(r"\bhidepid=(\w+)", options[2])
         if hidden is None or hidden[1] in ("0", "off"):
-            return Finding("ok", "processes of all users are visible")
+            return ok("processes of all users are visible")
         return Finding(
             "missing" if os.geteuid() else "warning",
             f"/proc is mounted with hidepid={hidden[1]}: processes of other users are hidden",
@@ -83,13 +88,12 @@ def _check_pid_namespace(node: ExaminedNode) -> Finding | None:
                 continue
             pids = (read_text(f"{directory}/cgroup.procs") or "").split()
             if "0" in pids:
-                return Finding(
-                    "missing",
+                return missing(
                     "processes of jobs are in another pid namespace: their owners are unknown",
                     "run the exporter in the host's pid namespace (--pid=host, hostPID: true)",
                 )
             if pids:
-                return Finding("ok", "processes of jobs are in this pid namespace")
+                return ok("processes of jobs are in this pid namespace")
     return None
 
 
@@ -101,8 +105,7 @@ def _check_inotify(node: ExaminedNode) -> Finding | None:
     try:
         Inotify().close()
     except OSError as error:
-        return Finding(
-            "warning",
+        return warning(
             f"no inotify instance is available ({error.strerror}); short jobs may be missed",
             "sysctl -w fs.inotify.max_user_instances=1024",
         )
@@ -110,9 +113,8 @@ def _check_inotify(node: ExaminedNode) -> Finding | None:
     instances = read_text(f"{node.host.procfs}/sys/fs/inotify/max_user_instances") or "?"
     seen = f"{text} watches and {instances} instances per user"
     if int(text) >= wanted:
-        return Finding("ok", seen)
-    return Finding(
-        "warning",
+        return ok(seen)
+    return warning(
         f"{seen}; short jobs may be missed",
         f"sysctl -w fs.inotify.max_user_watches={max(8192, wanted)}",
     )
@@ -121,9 +123,8 @@ def _check_inotify(node: ExaminedNode) -> Finding | None:
 def _check_open_files(_: ExaminedNode) -> Finding:
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY or soft >= 4096:
-        return Finding("ok", f"{'any number of' if soft < 0 else soft} open files")
-    return Finding(
-        "warning",
+        return ok(f"{'any number of' if soft < 0 else soft} open files")
+    return warning(
         f"{soft} open files, so files of jobs are reopened at each scrape",
         "set LimitNOFILE=16384 in a drop-in of the service",
     )
@@ -133,19 +134,16 @@ def _check_helper(node: ExaminedNode) -> Finding:
     """Have the helper load its programs for a moment."""
     problems = HelperClient(node.host).problems()
     if problems is None:
-        return Finding(
-            "warning",
+        return warning(
             "batchjob_helper does not answer: exact IO, network and devices of jobs are missing",
             "systemctl enable --now batchjob_helper.socket; the helper answers root and the "
             "exporter's user",
         )
     failed = [f"{feature}: {problem}" for feature, problem in problems.items() if problem]
     if not failed:
-        return Finding("ok", f"batchjob_helper gives {', '.join(sorted(problems))}")
-    return Finding(
-        "warning",
-        "; ".join(failed),
-        "see docs/kernel.md for the capabilities and the kernel that each needs",
+        return ok(f"batchjob_helper gives {', '.join(sorted(problems))}")
+    return warning(
+        "; ".join(failed), "see docs/kernel.md for the capabilities and the kernel that each needs"
     )
 
 
@@ -174,9 +172,9 @@ def _check_address(node: ExaminedNode) -> Finding | None:
             each.close()
     except SettingsError as error:
         if any(_exporter_answers(address) for address in node.listen):
-            return Finding("ok", f"an exporter answers on {shown}")
-        return Finding("warning", str(error), "choose another with --web.listen-address")
-    return Finding("ok", f"{shown} is free")
+            return ok(f"an exporter answers on {shown}")
+        return warning(str(error), "choose another with --web.listen-address")
+    return ok(f"{shown} is free")
 
 
 def _exporter_answers(address: str) -> bool:
@@ -195,9 +193,8 @@ def _check_clock(_: ExaminedNode) -> Finding | None:
         return None
     status = int.from_bytes(state.raw[_TIMEX_STATUS : _TIMEX_STATUS + 4], "little")
     if not status & _STA_UNSYNC:
-        return Finding("ok", "synchronised")
-    return Finding(
-        "warning",
+        return ok("synchronised")
+    return warning(
         "the clock is not synchronized: samples and job records may not match",
         "run chronyd or systemd-timesyncd (in a virtual machine, on its host)",
     )
@@ -205,7 +202,7 @@ def _check_clock(_: ExaminedNode) -> Finding | None:
 
 def _check_cpus(_: ExaminedNode) -> Finding:
     allowed = sorted(os.sched_getaffinity(0))
-    return Finding("ok", f"{len(allowed)} usable; the exporter uses one of them")
+    return ok(f"{len(allowed)} usable; the exporter uses one of them")
 
 
 SERVICE_CHECKS: Checks = {"address": _check_address, "clock": _check_clock, "cpus": _check_cpus}

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from batchjob.runtime.formatting import format_duration
 from batchjob.runtime.settings import SettingsError
-from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding
+from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, missing, ok, warning
 from collectors.emissions.providers.provider import EmissionFactor
 from collectors.emissions.site_factors import ProviderPoller, SiteFactors
 from collectors.power import cray, hwmon, powercap
@@ -31,31 +31,26 @@ def _check_rapl(node: ExaminedNode) -> Finding:
     root = powercap.root_directory(node.host.sysfs)
     zones = list(powercap.zones(root))
     if powercap.is_masked(root):
-        return Finding(
-            "missing",
+        return missing(
             f"the container engine hides {root}",
             "run the container with --security-opt systempaths=unconfined, or the exporter "
             "on the host",
         )
     if not zones:
-        return Finding(
-            "missing",
+        return missing(
             f"no zones below {root}",
             "modprobe intel_rapl_msr (also for AMD); virtual machines have no such meter",
         )
     names = ", ".join(sorted({zone.domain.zone for zone in zones}))
     refused = sorted(filter(None, map(_read_error, zones)))
     if not refused:
-        return Finding("ok", f"zones {names}")
+        return ok(f"zones {names}")
     if any("Permission" in each for each in refused):
-        return Finding(
-            "missing",
+        return missing(
             f"zones {names}, but only root can read energy_uj",
             "give the exporter CAP_DAC_READ_SEARCH, or let udev change the group of energy_uj",
         )
-    return Finding(
-        "missing", f"zones {names}, but {refused[0]}", "virtual machines lack the register"
-    )
+    return missing(f"zones {names}, but {refused[0]}", "virtual machines lack the register")
 
 
 def _read_error(zone: powercap.Zone) -> str:
@@ -69,23 +64,22 @@ def _read_error(zone: powercap.Zone) -> str:
 def _check_hwmon(node: ExaminedNode) -> Finding:
     sensors = hwmon.scan(f"{node.host.sysfs}/class/hwmon")
     if not sensors:
-        return Finding("missing", "no power or energy sensor", "modprobe acpi_power_meter")
+        return missing("no power or energy sensor", "modprobe acpi_power_meter")
     readable = [sensor for sensor in sensors if os.access(sensor.path, os.R_OK)]
     if not readable:
         advice = "give the exporter CAP_DAC_READ_SEARCH"
-        return Finding("missing", f"{sensors[0].path} is not readable", advice)
+        return missing(f"{sensors[0].path} is not readable", advice)
     names = ", ".join(f"{sensor.chip}/{sensor.sensor}" for sensor in readable)
     options = node.options.get("hwmon")
     chosen = hwmon.node_sensors(readable, options.node_sensor if options else ())
     if chosen is None:
-        return Finding(
-            "warning",
+        return warning(
             f"{names}; none is known to measure the whole node",
             "if some do, set them with --collector.hwmon.node-sensor",
         )
     summed, scope, _ = chosen
     of_node = ", ".join(f"{sensor.chip}/{sensor.sensor}" for sensor in summed)
-    return Finding("ok", f"{names}; for the {scope}: {of_node}")
+    return ok(f"{names}; for the {scope}: {of_node}")
 
 
 def _check_cray(node: ExaminedNode) -> Finding | None:
@@ -97,12 +91,10 @@ def _check_cray(node: ExaminedNode) -> Finding | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        return Finding(
-            "missing", f"{directory}: {error}", "contact HPE: the counters have an unknown format"
-        )
+        return missing(f"{directory}: {error}", "contact HPE: the counters have an unknown format")
     if before is not None and after is not None and before.freshness == after.freshness:
-        return Finding("missing", f"{directory} is not updated", "restart the node controller")
-    return Finding("ok", directory)
+        return missing(f"{directory} is not updated", "restart the node controller")
+    return ok(directory)
 
 
 _UDEV = (
@@ -138,25 +130,25 @@ def _check_ipmi(node: ExaminedNode) -> Finding:
     if options is None or options.access == "device":
         refused = _check_device(node)
         if refused is not None or options is None:
-            return refused or Finding("ok", "readable")
+            return refused or ok("readable")
     read_power, close = ipmi.power_reader(node.host, options)
     try:
         power, milliseconds = _call_timed(read_power)
     except BmcError as error:
-        return Finding("warning", str(error), _IPMI_ADVICE.get(error.reason, ""))
+        return warning(str(error), _IPMI_ADVICE.get(error.reason, ""))
     finally:
         close()
-    return Finding("ok", f"{power.watts:g} W by {power.source.upper()} in {milliseconds:.1f} ms")
+    return ok(f"{power.watts:g} W by {power.source.upper()} in {milliseconds:.1f} ms")
 
 
 def _check_device(node: ExaminedNode) -> Finding | None:
     """What prevents this process from using the kernel's driver."""
     path = find_device(node.host.dev)
     if path is None:
-        return Finding("missing", "not present", _IPMI_ADVICE["no_device"])
+        return missing("not present", _IPMI_ADVICE["no_device"])
     if os.access(path, os.R_OK):
         return None
-    return Finding("missing", f"{path} is not readable ({_describe_owner(path)})", _UDEV)
+    return missing(f"{path} is not readable ({_describe_owner(path)})", _UDEV)
 
 
 def _describe_owner(path: str) -> str:
@@ -180,15 +172,15 @@ def _check_redfish(node: ExaminedNode) -> Finding | None:
     try:
         service_reader = redfish_reader(options)
     except SettingsError as error:
-        return Finding("warning", str(error))
+        return warning(str(error))
     try:
         watts, milliseconds = _call_timed(service_reader.read)
     except BmcError as error:
-        return Finding("warning", str(error), _REDFISH_ADVICE.get(error.reason, ""))
+        return warning(str(error), _REDFISH_ADVICE.get(error.reason, ""))
     finally:
         service_reader.close()
     shown = ", ".join(f"{value:g} W (chassis {name})" for name, value in watts.items())
-    return Finding("ok", f"{shown} in {milliseconds:.0f} ms, login included")
+    return ok(f"{shown} in {milliseconds:.0f} ms, login included")
 
 
 def _call_timed(read: Callable[[], T]) -> tuple[T, float]:
@@ -214,15 +206,14 @@ def _check_factors(node: ExaminedNode) -> Finding | None:
     try:
         factors = SiteFactors.of_site(options)
     except SettingsError as error:
-        return Finding("warning", str(error))
+        return warning(str(error))
     for source in factors.pollers:
         source.refresher.refresh()
     silent = [source.name for source in factors.pollers if not source.current()]
     shown = "; ".join(map(_format_factor, factors.current())) or "no current factor"
     if not silent:
-        return Finding("ok", shown)
-    return Finding(
-        "warning",
+        return ok(shown)
+    return warning(
         f"{shown}; no factor from {', '.join(silent)} ({_error_reasons(factors.pollers)})",
         "on nodes without internet access, read factors from batchjob_stats_server: "
         "collector.emissions.server-url",
@@ -251,16 +242,15 @@ def _check_source(node: ExaminedNode) -> Finding | None:
     if configured_source != "auto":
         responding = [name for name in responding if name == configured_source]
     if not responding:
-        return Finding(
-            "missing",
+        return missing(
             "no meter responds: no job energy"
             if configured_source == "auto"
             else f"{configured_source} does not respond",
             "see the meters above; Redfish and a BMC over the network must be configured",
         )
     if responding[0] == "rapl":
-        return Finding("warning", "from rapl: only processors and memory, not the whole node")
-    return Finding("ok", f"from {responding[0]} (of {', '.join(responding)})")
+        return warning("from rapl: only processors and memory, not the whole node")
+    return ok(f"from {responding[0]} (of {', '.join(responding)})")
 
 
 def _is_enabled(name: str, node: ExaminedNode) -> bool:

@@ -19,7 +19,15 @@ from batchjob.schedulers.node import JobManager
 from batchjob.schedulers.pbs.accounting.log_line import parse_line
 from batchjob.schedulers.pbs.cluster import accounting_directory
 from batchjob.schedulers.slurm.accounting.site_accounting import task_sampling_seconds
-from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, read_text
+from batchjob_cli.doctor.finding import (
+    Checks,
+    ExaminedNode,
+    Finding,
+    missing,
+    ok,
+    read_text,
+    warning,
+)
 from collectors.cluster.collector import find_readers
 
 SCHEDULERS = tuple(side for side in registry.job_managers().values() if side.advice)
@@ -29,13 +37,11 @@ def _check_scheduler(scheduler: JobManager, node: ExaminedNode) -> Finding | Non
     trees = node.survey.trees_of(scheduler.manager)
     jobs = node.survey.jobids(scheduler.manager)
     if trees or jobs:
-        return Finding(
-            "ok", f"{_format_count(len(jobs))} in {_describe_trees(node, scheduler.manager)}"
-        )
+        return ok(f"{_format_count(len(jobs))} in {_describe_trees(node, scheduler.manager)}")
     running = scheduler.daemons & _running_commands(node.host.procfs)
     if running:
         seen = f"{min(running)} is running, but there are no cgroups of its jobs"
-        return Finding("missing", seen, f"if it has run a job since boot: {scheduler.advice}")
+        return missing(seen, f"if it has run a job since boot: {scheduler.advice}")
     return None
 
 
@@ -46,15 +52,14 @@ def _check_others(node: ExaminedNode) -> Finding | None:
     if not others:
         return None
     parts = [f"{each}: {_format_count(len(node.survey.jobids(each)))}" for each in others]
-    return Finding("ok", "; ".join(parts))
+    return ok("; ".join(parts))
 
 
 def _check_any(node: ExaminedNode) -> Finding:
     managers = node.survey.managers()
     if managers:
-        return Finding("ok", f"jobs of {', '.join(managers)} can be seen")
-    return Finding(
-        "missing",
+        return ok(f"jobs of {', '.join(managers)} can be seen")
+    return missing(
         "no cgroups of a scheduler in any hierarchy",
         "start the scheduler's daemon or a first job: some create their cgroups only then; "
         "describe custom layouts under collector.jobs.layouts in the configuration file",
@@ -94,9 +99,7 @@ def _check_cluster(node: ExaminedNode) -> Finding | None:
     try:
         scheduler, sources = find_readers(options)
     except SettingsError as error:
-        return Finding(
-            "missing", str(error), "run the collector on a host that has the scheduler's commands"
-        )
+        return missing(str(error), "run the collector on a host that has the scheduler's commands")
     answered, silent = [], []
     for part, read in sources._asdict().items():
         if read is None or part in options.without:
@@ -110,7 +113,7 @@ def _check_cluster(node: ExaminedNode) -> Finding | None:
             answered.append(f"{part} in {time.monotonic() - begun:.1f} s")
     shown = f"{scheduler} reports {', '.join(answered) or 'nothing'}"
     if not silent:
-        return Finding("ok", shown)
+        return ok(shown)
     return Finding(
         "warning" if answered else "missing",
         f"{shown}; {'; '.join(silent)}",
@@ -128,17 +131,17 @@ def _check_version(node: ExaminedNode) -> Finding | None:
     release = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     tried = f"Slurm {version}; batchjob was tried with {', '.join(_TRIED)}"
     if not version or _FIRST <= release <= _LAST:
-        return Finding("ok", tried) if version else None
-    return Finding("warning", tried, "compare some jobs with sacct; see docs/schedulers/slurm.md")
+        return ok(tried) if version else None
+    return warning(tried, "compare some jobs with sacct; see docs/schedulers/slurm.md")
 
 
 def _check_gpus(node: ExaminedNode) -> Finding | None:
     if "gpu" not in node.slurm_settings.get("GresTypes", "").split(","):
         return None
     if "gres/gpu" in node.slurm_settings.get("AccountingStorageTRES", "").split(","):
-        return Finding("ok", "accounting has the GPUs of jobs")
+        return ok("accounting has the GPUs of jobs")
     seen = "accounting does not have the GPUs of jobs"
-    return Finding("warning", seen, "add gres/gpu to AccountingStorageTRES in slurm.conf")
+    return warning(seen, "add gres/gpu to AccountingStorageTRES in slurm.conf")
 
 
 def _check_private_data(node: ExaminedNode) -> Finding | None:
@@ -147,9 +150,8 @@ def _check_private_data(node: ExaminedNode) -> Finding | None:
         return None
     hidden = sorted({"jobs", "usage", "users", "accounts", "all"} & set(private.lower().split(",")))
     if not hidden:
-        return Finding("ok", "PrivateData hides no jobs, users or accounts")
-    return Finding(
-        "warning",
+        return ok("PrivateData hides no jobs, users or accounts")
+    return warning(
         f"PrivateData={','.join(hidden)}: who is no operator sees only what is their own, without "
         "an error",
         "run sacctmgr modify user NAME set adminlevel=Operator for the users of the poller, of the "
@@ -164,21 +166,21 @@ def _check_gathering(node: ExaminedNode) -> Finding | None:
     seen = f"JobAcctGatherType={plugin}, JobAcctGatherFrequency={interval}"
     advice = "set JobAcctGatherType=jobacct_gather/cgroup"
     if plugin in ("none", "(null)"):
-        return Finding("warning", f"{seen}: accounting has no CPU time and no memory", advice)
+        return warning(f"{seen}: accounting has no CPU time and no memory", advice)
     if plugin == "linux":
         lost = "the CPU time of cancelled jobs and of processes that nobody waits for is lost"
-        return Finding("warning", f"{seen}: {lost}", advice)
+        return warning(f"{seen}: {lost}", advice)
     if task_sampling_seconds(interval) == 0:
         lost = "a peak of memory is seen only at the end of a step"
-        return Finding("warning", f"{seen}: {lost}", "set JobAcctGatherFrequency=task=30")
-    return Finding("ok", seen) if plugin else None
+        return warning(f"{seen}: {lost}", "set JobAcctGatherFrequency=task=30")
+    return ok(seen) if plugin else None
 
 
 def _check_paths(node: ExaminedNode) -> Finding | None:
     by_id = node.slurm_settings.get("CgroupJobIdPaths")
     names = "job ids" if by_id == "yes" else "SLUIDs on cgroup v2"
     seen = f"CgroupJobIdPaths={by_id}: the directories of jobs are named by {names}"
-    return Finding("ok", seen) if by_id else None
+    return ok(seen) if by_id else None
 
 
 _TAIL_BYTES = 1 << 22  # of the newest log
@@ -206,9 +208,8 @@ def _check_killed_jobs(node: ExaminedNode) -> Finding | None:
         ends.setdefault(host, []).append(end)
     killed = sorted(host for host, times in ends.items() if _are_together(sorted(times)))
     if not killed:
-        return Finding("ok", f"no jobs that ended together unmeasured in {log}")
-    return Finding(
-        "warning",
+        return ok(f"no jobs that ended together unmeasured in {log}")
+    return warning(
         f"on {', '.join(killed)}, {_TOGETHER_JOBS} jobs or more ended within {_TOGETHER_SECONDS} s "
         f"with exit status 0, no memory and no CPU time ({log})",
         "look for failures of the hook pbs_cgroups in these nodes' mom_logs: it may have removed "
