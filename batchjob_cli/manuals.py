@@ -4,6 +4,7 @@ Packages install them; `batchjob completion` and `batchjob manual` are for other
 """
 
 import argparse
+import contextlib
 import importlib
 import shutil
 import subprocess
@@ -22,22 +23,14 @@ from batchjob.runtime.settings import Parser, SettingsError
 from batchjob_cli.completion import PROGRAMS, SHELLS, prepared
 
 
-class _ParserFound(Exception):
-    """The parser that a command was about to use."""
-
-
 def parser_of(main: Callable[[list[str]], object]) -> argparse.ArgumentParser:
-
-    def raise_parser(parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        raise _ParserFound(parser)
-
-    with mock.patch.object(argparse.ArgumentParser, "parse_known_args", raise_parser):
-        try:
-            main(["--help"])
-        except _ParserFound as caught:
-            found: argparse.ArgumentParser = caught.args[0]
-            return found
-    raise AssertionError(f"{main}: it has not read its command line")
+    """The parser with which a command was about to read its command line."""
+    parse = mock.create_autospec(argparse.ArgumentParser.parse_known_args, side_effect=SystemExit)
+    patch = mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse)
+    with patch, contextlib.suppress(SystemExit):
+        main(["--help"])
+    found: argparse.ArgumentParser = parse.call_args.args[0]
+    return found
 
 
 def _parser(name: str, module: str) -> argparse.ArgumentParser:

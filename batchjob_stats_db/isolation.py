@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import islice
 from typing import TypeVar
 
@@ -79,20 +80,17 @@ class Patience:
         earlier = self._hanging.get(name)
         if earlier is not None and earlier.is_alive():
             raise SourceError("an earlier reading still hangs")
-        found: list[T] = []
-        errors: list[BaseException] = []
+        answer: Future[T] = Future()
 
         def run() -> None:
             try:
-                found.append(work())
+                answer.set_result(work())
             except BaseException as error:  # raised below, in the thread that asks
-                errors.append(error)
+                answer.set_exception(error)
 
         thread = self._hanging[name] = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         thread.join(self._seconds)
-        if errors:
-            raise errors[0]
-        if not found:
+        if not answer.done():
             raise SourceError(f"no answer within {self._seconds:g} s")
-        return found[0]
+        return answer.result()

@@ -57,7 +57,8 @@ def _growth(points: Sequence[tuple[float, float]], before: float) -> Iterator[tu
 
 
 def _increase(before: float, value: float) -> float:
-    return value if is_reset(before, value) else max(0.0, value - before)
+    growth = value - before
+    return growth if growth >= 0 else value if is_reset(before, value) else 0.0
 
 
 def total_of(
