@@ -146,7 +146,10 @@ def write_files(cluster: "Cluster", accounting: bool, gpus: int = 0, extra_conf:
         slurm_conf += NODE_CONF.rstrip("\n").format(**values, node=node, port=port) + gres
         (root / "spool" / node).mkdir()
     (root / "etc/slurm.conf").write_text(slurm_conf.format(**values))
-    (root / "etc/cgroup.conf").write_text(CGROUP_CONF[cluster.cgroup])
+    cgroup_conf = CGROUP_CONF[cluster.cgroup]
+    if gpus:
+        cgroup_conf = cgroup_conf.replace("ConstrainDevices=no", "ConstrainDevices=yes")
+    (root / "etc/cgroup.conf").write_text(cgroup_conf)
     dbd_conf = root / "etc/slurmdbd.conf"
     dbd_conf.write_text(SLURMDBD_CONF.format(**values))
     dbd_conf.chmod(0o600)
