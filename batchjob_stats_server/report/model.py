@@ -83,10 +83,7 @@ class JobUse:
         return f"CPU time, {AT_LEAST}" if self.cpu_basis == AT_LEAST else "CPU time"
 
     def transfers(self) -> Iterator[tuple[str, Mapping[str, int]]]:
-        """Bytes of files, of the disks below them and of the network, by direction.
-
-        Those of processes are a lower bound: short ones are not seen.
-        """
+        """Bytes of files (those of short processes may lack), of disks and of the network."""
         for label, directions in (
             (f"Storage, {AT_LEAST}", {"read": self.read_bytes, "written": self.written_bytes}),
             ("Disks", {"read": self.device_read_bytes, "written": self.device_written_bytes}),

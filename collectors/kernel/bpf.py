@@ -12,9 +12,6 @@ import platform
 import struct
 from collections.abc import Iterator
 
-from batchjob.runtime.values import parse_cpu_list
-from collectors.host import read_text
-
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 _MAP_CREATE, _DELETE, _PROGRAM_LOAD = 0, 3, 5
 _PROGRAM_BY_ID, _INFO, _QUERY, _OPEN_TRACEPOINT, _LOAD_TYPES = 13, 15, 16, 17, 18
@@ -149,11 +146,6 @@ def entries(table: int, key_bytes: int, value_bytes: int) -> Iterator[tuple[byte
         if at_end:
             return
         begun = True
-
-
-def possible_cpus() -> int:
-    """How many values an entry of a per-CPU map has."""
-    return max(parse_cpu_list(read_text("/sys/devices/system/cpu/possible")), default=0) + 1
 
 
 def attached_programs(cgroup: int, place: int, *, effective: bool = False) -> list[int]:

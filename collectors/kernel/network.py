@@ -12,6 +12,8 @@ import struct
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
+from batchjob.runtime.values import parse_cpu_list
+from collectors.host import read_text
 from collectors.kernel import assembler as asm
 from collectors.kernel import bpf
 from collectors.kernel.parts import MAX_JOBS, Capacity, JobTree, find_entry, find_job
@@ -31,7 +33,8 @@ class Network:
     """The programs for one tree of jobs. Raises OSError, ValueError if they cannot be loaded."""
 
     def __init__(self, types: KernelTypes, tree: JobTree) -> None:
-        self._cpus = bpf.possible_cpus()
+        possible = parse_cpu_list(read_text("/sys/devices/system/cpu/possible"))
+        self._cpus = max(possible, default=0) + 1  # values of an entry of the table
         self._capacity = Capacity(MAX_JOBS)
         # By inode, the latest one asked for last.
         self._parents: dict[int, contextlib.ExitStack] = {}
