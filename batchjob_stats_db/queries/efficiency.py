@@ -353,20 +353,11 @@ _energy_accounted = sa.cast(_job.energy_joules, sa.Float)
 ENERGY_BASIS = _basis(ENERGY, _energy_accounted)
 ENERGY_USED = _select_by_basis(ENERGY_BASIS, ENERGY, _energy_accounted)
 
+_cpu_unused = sa.case((CPU_SECONDS > CPU_AVAILABLE, 0.0), else_=CPU_AVAILABLE - CPU_SECONDS)
 # Of GPUs beyond the allocation, such as those that a job used without confinement, none count.
-_counted_gpus = sa.case(
-    (
-        (_usage.gpus > GPUS_HELD) & (sa.func.coalesce(_job.resized_gpu_seconds, 0) == 0),
-        sa.cast(GPUS_HELD, sa.Float) / _usage.gpus,
-    ),
-    else_=1.0,
-)
-
-
-def _unused(allocated: NumberColumn, used: NumberColumn) -> NumberColumn:
-    """See WASTE_MEANS."""
-    return sa.case((used > allocated, 0.0), else_=allocated - used)
-
+_is_beyond = (_usage.gpus > GPUS_HELD) & (sa.func.coalesce(_job.resized_gpu_seconds, 0) == 0)
+_counted = sa.case((_is_beyond, sa.cast(GPUS_HELD, sa.Float) / _usage.gpus), else_=1.0)
+_gpu_unused = (_usage.gpu_observed_seconds - _usage.gpu_busy_seconds) * _counted
 
 _process_io = sa.func.coalesce(_usage.process_io_read_bytes, _usage.process_io_written_bytes)
 _has_process_io = _process_io >= 0
@@ -384,10 +375,8 @@ DERIVED: tuple[ColumnElement[Any], ...] = (
     CPU_AVAILABLE.label("cpu_available_seconds"),
     _cpu_efficiency.label("cpu_efficiency"),
     sa.type_coerce(CPU_BASIS, sa.Text).label("cpu_basis"),
-    sa.case((CPU_IS_WHOLE, _unused(CPU_AVAILABLE, CPU_SECONDS))).label("cpu_unused_seconds"),
-    (_unused(_usage.gpu_observed_seconds, _usage.gpu_busy_seconds) * _counted_gpus).label(
-        "gpu_unused_seconds"
-    ),
+    sa.case((CPU_IS_WHOLE, _cpu_unused)).label("cpu_unused_seconds"),
+    _gpu_unused.label("gpu_unused_seconds"),
     sa.type_coerce(MEMORY_PEAK, sa.BigInteger).label("memory_used_bytes"),
     sa.type_coerce(MEMORY_AVAILABLE, sa.BigInteger).label("memory_available_bytes"),
     _ratio(MEMORY_PEAK, MEMORY_AVAILABLE).label("memory_efficiency"),

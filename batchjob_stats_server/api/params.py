@@ -46,7 +46,7 @@ def parse_time(value: Any) -> int:
         parsed = -1
     if 0 <= parsed <= _MAX_TIME:
         return parsed
-    raise ValueError("expected epoch seconds, milliseconds or RFC 3339")
+    raise ValueError(f"expected epoch seconds, or a time such as 2026-04-04T22:30Z, got {text!r}")
 
 
 Time = Annotated[int, BeforeValidator(parse_time, json_schema_input_type=str)]

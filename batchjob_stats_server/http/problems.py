@@ -162,7 +162,8 @@ _MESSAGES = {"extra_forbidden": "unknown parameter", "missing": "is required"}
 
 def describe_error(error: Mapping[str, Any]) -> str:
     """One error of pydantic's `errors()` as `NAME: expected ..., got ...`."""
-    name = ".".join(str(part) for part in error["loc"][1:]) or str(error["loc"][0])
+    names = [part for part in error["loc"][1:] if isinstance(part, str)]  # without places in lists
+    name = ".".join(names) or str(error["loc"][0])
     return f"{name}: {_MESSAGES.get(error['type']) or _describe(error)}"
 
 
@@ -178,7 +179,13 @@ def _describe(error: Mapping[str, Any]) -> str:
         message = str(error["msg"]).removeprefix("Value error, ")
         if " should " not in message:
             return message
-        message = message.replace("Input should be", "expected")
+        message = (
+            message.replace("Input should be", "expected")
+            .replace("a valid integer, unable to parse string as an integer", "a whole number")
+            .replace("a valid boolean, unable to interpret input", "true or false")
+            .replace("greater than or equal to", "at least")
+            .replace("less than or equal to", "at most")
+        )
     return f"{message}, got {_quote(value)}"
 
 

@@ -18,10 +18,21 @@ def test_invalid_parameters_are_explained_with_link_without_them(page):
     messages = [element_text(each) for each in document.findall(".//ul[@class='wrong']/li")]
     assert len(messages) == 3
     assert "usr: unknown parameter" in messages
-    assert any(each.startswith("limit: expected a valid integer") for each in messages)
+    assert "limit: expected a whole number, got 'many'" in messages
+    assert any(each.startswith("state: expected 'PENDING'") for each in messages)
     hrefs = [each.get("href") for each in document.findall(".//main//a")]
     assert hrefs == ["/jobs", "/"]
     assert document.find(".//nav") is not None
+
+
+def test_wrong_numbers_and_words_are_explained_without_jargon(proxy_client):
+    wrong = {"limit": "0", "started": "perhaps", "started_from": "tomorrow"}
+    answer = proxy_client("alice").get("/api/v1/jobs", params=wrong)
+    assert answer.json()["detail"] == (
+        "started_from: expected epoch seconds, or a time such as 2026-04-04T22:30Z, "
+        "got 'tomorrow'; started: expected true or false, got 'perhaps'; "
+        "limit: expected at least 1, got '0'"
+    )
 
 
 def test_error_page_without_sign_in_has_no_navigation(client):
