@@ -292,6 +292,16 @@ def test_job_has_links_to_the_lines_of_its_nodes_for_those_who_see_it(services, 
         client.get("/jobs/2", headers={**headers, "X-Grafana-User": "bob"})).iter("a")]  # fmt: skip
 
 
+def test_page_of_a_job_whose_allocation_is_not_known(page, services):
+    unknown = dict.fromkeys(("allocated_cpus", "allocated_memory_bytes", "allocated_nodes"))
+    with services.writer.begin() as db:
+        resized = sa.update(schema.job).where(schema.job.c.jobid == "2")
+        db.execute(resized.values(**unknown, resized_cpu_seconds=0.0))
+    shown = element_text(page("root", "/jobs/2").find(".//main"))
+    assert "no limits" not in shown
+    assert "not all changes were read" in shown
+
+
 def test_compare_page(page):
     document = page("root", "/compare", job=["2", "c1:5", "nono", "c1:1775292800:1:1"])
     assert [element_text(each) for each in document.findall(".//thead//a")] == ["2", "4_7", "1"]

@@ -195,10 +195,8 @@ class PbsLogReplay:
         if (job and job.start_time) or start is None or self._find_ended_run(line, start):
             return []
         walltime = line.row.get("resources_used.walltime", clock_duration) or 0
-        row = FieldReader(_without_end(line))
-        record = self._job_record(
-            line._replace(row=row), self._run_number(line), JobState.RUNNING, "R"
-        )
+        run = self._run_number(line)
+        record = self._job_record(_without_end(line), run, JobState.RUNNING, "R")
         is_first = walltime > line.timestamp - start - _LAUNCH_SECONDS
         return [self._know(record if is_first else not_known(record))]
 
@@ -244,7 +242,10 @@ class PbsLogReplay:
             self.unfinished[line.jobid] = next_run
             ended_record = self._remember_ended(ended_record, job, line.timestamp)
             return [ended_record, self._partial_record(line.jobid, next_run, JobState.PENDING, "Q")]
-        run, waiting = self._run_number(line), _waiting(line)
+        run, waiting = (
+            self._run_number(line),
+            _without_end(line, "start", "exec_host", "exec_vnode"),
+        )
         if pbs_records.never_ran(line.row):  # a start that PBS gave up is no run
             again = self._record_unfinished(waiting, run, JobState.PENDING, "Q")
             return [again._replace(reason=_rerun_reason(line))]
@@ -435,20 +436,15 @@ def _keep_allocation(record: JobRecord, job: UnfinishedJob | None, line: PbsLogR
     return without_allocation(record)
 
 
-def _waiting(line: PbsLogRecord) -> PbsLogRecord:
-    """The line without what belongs to the run that has ended."""
-    kept = _without_end(line, "start", "exec_host", "exec_vnode")
-    return line._replace(row=FieldReader(kept))
-
-
-def _without_end(line: PbsLogRecord, *others: str) -> dict[str, str]:
-    """The attributes of a line, but for those of an end and these others."""
-    return {
+def _without_end(line: PbsLogRecord, *others: str) -> PbsLogRecord:
+    """The line without the attributes of an end, and without these others."""
+    kept = {
         name: value
         for name, value in line.row.values.items()
         if name not in ("end", "Exit_status", "session", *others)
         and not name.startswith("resources_used.")
     }
+    return line._replace(row=FieldReader(kept))
 
 
 def _rerun_reason(line: PbsLogRecord) -> str:
