@@ -106,9 +106,12 @@ JOB_GPU_OBSERVED_SECONDS = _counted("gpu_observed_seconds",
     "Time that `batchjob_job_gpu_busy_seconds_total` covers.")
 JOB_GPU_UNOBSERVED_SECONDS = job_metric("gpu_unobserved_seconds", "counter", "seconds", "",
     "Time in which the job held the GPU and its use could not be told: `shared`, other jobs held "
-    "or used the GPU as well; `mps`, processes ran under MPS.", labels=(*GPU_LABELS, "reason"))
+    "or used the GPU as well; `claimed`, the environments of several jobs name the GPU, and none "
+    "verifiably holds it; `mps`, processes ran under MPS.", labels=(*GPU_LABELS, "reason"))
 JOB_GPU_SHARED_SECONDS = _of_whole_gpu("gpu_shared_seconds", JOB_GPU_UNOBSERVED_SECONDS,
     reason="shared")
+JOB_GPU_CLAIMED_SECONDS = _of_whole_gpu("gpu_claimed_seconds", JOB_GPU_UNOBSERVED_SECONDS,
+    reason="claimed")
 JOB_GPU_MPS_SECONDS = _of_whole_gpu("gpu_mps_seconds", JOB_GPU_UNOBSERVED_SECONDS, reason="mps")
 JOB_FREE_GPU_BUSY_SECONDS = _of_free_gpus("busy_seconds",
     "Busy time, during the job, of the node's GPUs that no job verifiably holds, added up. GPUs "
@@ -152,7 +155,7 @@ JOB_GPU_ECC_UNCORRECTED = _of_whole_gpu("gpu_ecc_uncorrected_errors", GPU_ECC_ER
 JOB_GPU_NAMES = Quantity("gpu_names", ExportedMetric("batchjob_gpu_info", "gauge", "count",
     "GPUs and MIG instances by the name of the GPU.", GPU_NAMES.labels), group=GPU_NAMES)
 JOB_GPU_COUNTED = (JOB_GPU_BUSY_SECONDS, JOB_GPU_OBSERVED_SECONDS, JOB_GPU_SHARED_SECONDS,
-    JOB_GPU_MPS_SECONDS, JOB_GPU_MEMORY_PEAK, *JOB_GPU_PROFILE.values(),
+    JOB_GPU_CLAIMED_SECONDS, JOB_GPU_MPS_SECONDS, JOB_GPU_MEMORY_PEAK, *JOB_GPU_PROFILE.values(),
     *JOB_GPU_PROFILE_PEAKS.values(), *JOB_GPU_TRAFFIC.values())
 GPU_QUANTITIES = (JOB_GPU_UTILIZATION, JOB_FREE_GPU_BUSY_SECONDS, JOB_FREE_GPU_OBSERVED_SECONDS,
     JOB_GPU_MEMORY, JOB_GPU_PROCESSES, JOB_GPU_SHARE, *JOB_GPU_COUNTED, JOB_GPU_POWER,

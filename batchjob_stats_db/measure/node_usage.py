@@ -166,7 +166,8 @@ def gpu_usages(
     only the number for the whole job is known; `seconds` is the measured time of the job,
     `interval` that between two samples.
     """
-    found = [*_identified(series, seconds, interval)]
+    is_allocated = any(number for _, number in held)
+    found = [*_identified(series, seconds, interval, is_allocated)]
     for node, allocated in held:
         of_node = [each for each in found if node in ("", short_name(each.node))]
         missing = allocated - len(of_node)
@@ -175,7 +176,15 @@ def gpu_usages(
     return found
 
 
-def _identified(series: Series, seconds: float, interval: float) -> Iterator[GpuUsage]:
+def _identified(
+    series: Series, seconds: float, interval: float, is_allocated: bool
+) -> Iterator[GpuUsage]:
+    """The GPUs that the job's node names.
+
+    One that several jobs claim, and none verifiably holds, is among the node's free GPUs, and was
+    idle if these were: an allocated one is not hidden by who claims it too.
+    """
+
     def by_gpu(statistic: Statistic, metric: str, reason: str = "") -> dict[_Gpu, float]:
         return {
             _gpu_of(each): each.value
@@ -186,7 +195,12 @@ def _identified(series: Series, seconds: float, interval: float) -> Iterator[Gpu
     means, counts = by_gpu(Statistic.MEAN, UTILIZATION), by_gpu(Statistic.COUNT, UTILIZATION)
     busy, observed = by_gpu(Statistic.TOTAL, _BUSY), by_gpu(Statistic.TOTAL, _OBSERVED)
     shared = by_gpu(Statistic.TOTAL, _UNOBSERVED, "shared")
+    claimed = by_gpu(Statistic.TOTAL, _UNOBSERVED, "claimed")
     mps = by_gpu(Statistic.TOTAL, _UNOBSERVED, "mps")
+    free_busy = {
+        without_port(each.labels.get("instance", "")): each.value
+        for each in series.get((Statistic.TOTAL, _FREE_BUSY), ())
+    }
     # Of samples where an exporter has no peak; a peak is the more, since it misses less.
     memory = by_gpu(Statistic.PEAK, _MEMORY) | by_gpu(Statistic.PEAK, _MEMORY_PEAK)
     profiled = by_gpu(Statistic.TOTAL, _PROFILED)
@@ -198,9 +212,13 @@ def _identified(series: Series, seconds: float, interval: float) -> Iterator[Gpu
     for key in sorted(means.keys() | memory.keys() | observed.keys() | profiled.keys()):
         samples = int(counts.get(key, 0))
         if key in observed:
-            covered = min(observed[key], seconds)
-            ratio = min(1.0, busy.get(key, 0.0) / observed[key]) if covered > 0 else None
-            others: tuple[float | None, float | None] = shared.get(key, 0.0), mps.get(key, 0.0)
+            unclear = claimed.get(key, 0.0) if is_allocated else 0.0
+            is_idle = free_busy.get(key[0], unclear) < thresholds().idle_gpu * unclear
+            known = observed[key] + (unclear if is_idle else 0.0)
+            covered = min(known, seconds)
+            ratio = min(1.0, busy.get(key, 0.0) / known) if covered > 0 else None
+            with_others = shared.get(key, 0.0) + (0.0 if is_idle else claimed.get(key, 0.0))
+            others: tuple[float | None, float | None] = with_others, mps.get(key, 0.0)
         else:
             covered, ratio = min(samples * interval, seconds), means.get(key)
             others = None, None

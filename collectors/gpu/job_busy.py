@@ -126,14 +126,13 @@ class JobBusyCounters:
 
     def _divide_busy(self, uuid: str, sample: BusySample, exposed: Container[JobName]) -> None:
         """Give a sample to its holders, and to the node's free time if none is confirmed."""
-        parts, reason = self._parts(uuid, sample)
         seconds = sample.ended - sample.began
         if not any(each.is_confirmed for each in self._tenures_in(uuid, sample).values()):
             self.free_on_node = FreeGpuTime(
                 self.free_on_node.busy_seconds + sample.busy_seconds,
                 self.free_on_node.observed_seconds + seconds,
             )
-        for job, (work, part) in parts.items():
+        for job, (work, part, reason) in self._parts(uuid, sample).items():
             time = seconds * part
             busy = {"busy_seconds": sample.busy_seconds * work, "observed_seconds": time}
             if job in exposed:
@@ -146,13 +145,12 @@ class JobBusyCounters:
 
         A peak is what was one job's alone.
         """
-        parts, reason = self._parts(key, sample)
         values, seconds = sample.values, sample.values[PROFILED_SECONDS]
-        for job, (work, part) in parts.items() if not reason else ():
+        for job, (work, part, reason) in self._parts(key, sample).items():
             own = {name: value * work for name, value in values.items()}
             own[PROFILED_SECONDS] = seconds * part
             ratios = {name: values[of] / seconds for name, of in PROFILE_PEAKS.items()}
-            if job in exposed:
+            if job in exposed and not reason:
                 peaks = ratios if work == 1.0 else {}
                 self._add((job, uuid, sample.gpu_instance), own, peaks)
 
@@ -211,21 +209,27 @@ class JobBusyCounters:
         tenures = self.tenures.get(key, {})
         return {job: each for job, each in tenures.items() if each.overlaps(sample)}
 
-    def _parts(self, key: str, sample: _Sample) -> tuple[dict[JobName, tuple[float, float]], str]:
+    def _parts(self, key: str, sample: _Sample) -> dict[JobName, tuple[float, float, str]]:
         """Each holder's part of the work in a sample and of its time; why not told ("": it is).
 
         The work in a sample is its only holder's, or divided by time among jobs that followed one
-        another.
+        another. A job whose environment alone names the GPU takes nothing from confirmed holders.
         """
         tenures = self._tenures_in(key, sample)
+        confirmed = {job: each for job, each in tenures.items() if each.is_confirmed}
+        holders = confirmed or tenures
         first, last = self.under_mps.get(key.partition("/")[0], (float("inf"), float("-inf")))
         under_mps = first - _MPS_MARGIN_SECONDS < sample.ended < last + _MPS_MARGIN_SECONDS
-        in_turn = sorted(tenures.values(), key=lambda each: each.began)
+        in_turn = sorted(holders.values(), key=lambda each: each.began)
         is_shared = any(one.ended > other.began for one, other in pairwise(in_turn))
-        only = len(tenures) == 1
+        shared = "shared" if confirmed else "claimed"
+        reason = "mps" if under_mps else shared if is_shared else ""
+        only = len(holders) == 1
         times = {job: each.fraction_of(sample) for job, each in tenures.items()}
-        parts = {job: (1.0 if only else time, time) for job, time in times.items()}
-        return parts, "mps" if under_mps else "shared" if is_shared else ""
+        return {
+            job: (1.0 if only else time, time, reason if job in holders else reason or "shared")
+            for job, time in times.items()
+        }
 
 
 def _key(unit: Unit) -> str:

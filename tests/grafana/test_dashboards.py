@@ -237,6 +237,12 @@ def test_tables_of_jobs_say_which_were_resized(name):
 
 
 @for_each_dashboard
+def test_tables_of_jobs_say_whether_energy_is_that_of_whole_nodes(name):
+    tables = [json.dumps(panel) for panel in panels(name)]
+    assert all('"Energy by"' in each for each in tables if "energy_used_joules" in each)
+
+
+@for_each_dashboard
 def test_panels_explain_missing_data(name):
     for panel in panels(name):
         assert re.fullmatch(r"No data: .+\.", panel["fieldConfig"]["defaults"]["noValue"])

@@ -72,6 +72,24 @@ def test_gpu_that_was_allocated_and_never_touched_is_idle():
     assert columns["gpu_observed_seconds"] == HOUR
 
 
+@pytest.mark.parametrize("claimed", [HOUR, HOUR / 10])
+@pytest.mark.parametrize(
+    ("busy", "allocated", "known"), [(0.0, 1, True), (HOUR, 1, False), (0.0, 0, False)]
+)
+def test_idle_gpu_that_others_claim_without_holding_it_is_idle(claimed, busy, allocated, known):
+    (found,) = usages(
+        total(BUSY, 0.0, **GPU_0),
+        total(OBSERVED, HOUR - claimed, **GPU_0),
+        total(UNOBSERVED, claimed, **GPU_0, reason="claimed"),
+        total(FREE_BUSY, busy),
+        total(FREE_OBSERVED, 4 * HOUR),
+        held=(("n1", allocated),),
+    )
+    seen = HOUR if known else HOUR - claimed
+    assert (found.observed_seconds, found.shared_seconds) == (seen, HOUR - seen)
+    assert found.utilization_ratio == (0.0 if seen else None)
+
+
 def test_others_on_the_node_leave_the_use_unknown_rather_than_wrong():
     """Two jobs, whose GPUs nothing tells apart: one of the four free GPUs is busy."""
     (found,) = usages(total(FREE_BUSY, HOUR), total(FREE_OBSERVED, 4 * HOUR), held=(("n1", 1),))

@@ -320,6 +320,17 @@ def test_compare_page_says_of_a_resized_job_that_it_held_other_cpus_before(page,
     assert not any("at last" in cell for cell in cells["Memory"])
 
 
+def test_compare_page_says_of_energy_by_accounting_that_it_is_that_of_whole_nodes(page, services):
+    job, usage = schema.job, schema.job_usage
+    accounted = sa.select(job.c.id).where(job.c.jobid == "2").scalar_subquery()
+    with services.writer.begin() as db:
+        db.execute(sa.delete(usage).where(usage.c.job_id == accounted))
+        db.execute(sa.update(job).where(job.c.jobid == "2").values(energy_joules=7.2e6))
+    rows = page("root", "/compare", job=["2", "1"]).findall(".//tbody/tr")
+    cells = {element_text(row[0]): [element_text(each) for each in row[1:]] for row in rows}
+    assert [cell.endswith("of its nodes") for cell in cells["Energy"]] == [True, False]
+
+
 def test_compare_page_of_many_jobs_has_a_way_to_the_others(page):
     words = ["1", "c1:5", "2", "c1:7", *(f"no{number}" for number in range(MAX_JOBS))]
     document = page("root", "/compare", job=words)

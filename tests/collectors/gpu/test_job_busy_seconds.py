@@ -121,6 +121,7 @@ def test_sample_of_two_jobs_in_turn_is_divided_by_time(node):
 
 
 def test_no_job_has_busy_seconds_of_a_time_that_it_shares(node):
+    node.confirmed = True
     node.run("1", 100.0)
     node.update(104.0, "1")
     node.run("2", 106.0)
@@ -155,6 +156,30 @@ def test_claim_that_others_contradict_takes_nothing_from_the_holder(node):
     reading = GpuReading(GPU, {}, {}, (), busy_samples=tuple(node.samples))
     node.counters.update([reading], [holder, claim], node.lifetimes, 150.0)
     assert node.sums("1") == (5.0, 10.0, 0, 0)
+
+
+def test_jobs_that_only_claim_a_gpu_have_no_busy_seconds_of_that_time(node):
+    node.run("1", 100.0)
+    node.run("2", 106.0)
+    node.update(109.0, "1", "2", share=0.5)
+    node.update(150.0, "1", "2", share=0.5)
+    assert node.sums("1") == (3.0, 6.0, 0, 0)
+    claimed = node.counters.sums[make_name("slurm", "1", "alice"), GPU.uuid, ""]["claimed_seconds"]
+    assert claimed == pytest.approx(4.0)
+    assert node.free("1") == (5.0, 10.0)
+
+
+def test_who_only_names_a_gpu_takes_nothing_from_who_verifiably_holds_it(node):
+    """The environment of job 2 names the GPU too, and job 1 is confirmed after five seconds."""
+    node.run("1", 100.0)
+    node.run("2", 100.0)
+    node.update(104.0, "1", "2", share=0.5)
+    owner = Holding(make_name("slurm", "1", "alice"), Unit(GPU), "prolog", 1.0, confirmed=True)
+    reading = GpuReading(GPU, {}, {}, (), busy_samples=tuple(node.samples))
+    for now in (105.0, 150.0):
+        node.counters.update([reading], [owner], node.lifetimes, now)
+    assert node.sums("1") == (5.0, 10.0, 0, 0)
+    assert node.sums("2") == (0, 0, 5.0, 0)
 
 
 def test_each_sample_is_given_once_and_a_removed_job_forgotten(node):
@@ -245,6 +270,7 @@ H100 = json.loads((FIXTURES / "nvml_samples" / "h100_loads.json").read_text())
 def h100():
     """The loads of a run on an H100, one after the other, as the exporter follows them."""
     node, counter, samples = Node(), BusyCounter(), H100["samples"]
+    node.confirmed = True
     for now in range(int(samples[0][0] / 1e6) + 10, int(samples[-1][0] / 1e6) + 45, 2):
         new = [
             UtilizationSample(at, (percent + 0.5 if 1 <= percent <= 99 else percent) / 100)
