@@ -179,12 +179,6 @@ def gpu_usages(
 def _identified(
     series: Series, seconds: float, interval: float, is_allocated: bool
 ) -> Iterator[GpuUsage]:
-    """The GPUs that the job's node names.
-
-    One that several jobs claim, and none verifiably holds, is among the node's free GPUs, and was
-    idle if these were: an allocated one is not hidden by who claims it too.
-    """
-
     def by_gpu(statistic: Statistic, metric: str, reason: str = "") -> dict[_Gpu, float]:
         return {
             _gpu_of(each): each.value
@@ -197,10 +191,7 @@ def _identified(
     shared = by_gpu(Statistic.TOTAL, _UNOBSERVED, "shared")
     claimed = by_gpu(Statistic.TOTAL, _UNOBSERVED, "claimed")
     mps = by_gpu(Statistic.TOTAL, _UNOBSERVED, "mps")
-    free_busy = {
-        without_port(each.labels.get("instance", "")): each.value
-        for each in series.get((Statistic.TOTAL, _FREE_BUSY), ())
-    }
+    free_busy = math.fsum(each.value for each in series.get((Statistic.TOTAL, _FREE_BUSY), ()))
     # Of samples where an exporter has no peak; a peak is the more, since it misses less.
     memory = by_gpu(Statistic.PEAK, _MEMORY) | by_gpu(Statistic.PEAK, _MEMORY_PEAK)
     profiled = by_gpu(Statistic.TOTAL, _PROFILED)
@@ -212,12 +203,13 @@ def _identified(
     for key in sorted(means.keys() | memory.keys() | observed.keys() | profiled.keys()):
         samples = int(counts.get(key, 0))
         if key in observed:
-            unclear = claimed.get(key, 0.0) if is_allocated else 0.0
-            is_idle = free_busy.get(key[0], unclear) < thresholds().idle_gpu * unclear
-            known = observed[key] + (unclear if is_idle else 0.0)
+            # Free GPUs are those that no job verifiably holds, whoever claims them.
+            unclear = claimed.get(key, 0.0)
+            idle = unclear if is_allocated and free_busy < thresholds().idle_gpu * unclear else 0.0
+            known = observed[key] + idle
             covered = min(known, seconds)
             ratio = min(1.0, busy.get(key, 0.0) / known) if covered > 0 else None
-            with_others = shared.get(key, 0.0) + (0.0 if is_idle else claimed.get(key, 0.0))
+            with_others = shared.get(key, 0.0) + unclear - idle
             others: tuple[float | None, float | None] = with_others, mps.get(key, 0.0)
         else:
             covered, ratio = min(samples * interval, seconds), means.get(key)

@@ -35,6 +35,7 @@ def ended_job(
         decode_wait_status(row.get("exitStatus", fields.integer)) if start else (None, None)
     )
     state = lsf_end_state(status, exit_info)
+    changed = row.get("lastResizeTime", fields.epoch)  # the start, if its allocation never changed
     user_cpu, system_cpu = row.get("utime", fields.seconds), row.get("stime", fields.seconds)
     if user_cpu is None or system_cpu is None:
         total_cpu = row.get("cpuTime", fields.seconds)
@@ -68,7 +69,7 @@ def ended_job(
         requested_resources=row.text("effectiveResReq") or row.text("resReq"),
         allocated_cpus=sum(each.cpus or 0 for each in nodes) or None,
         allocated_nodes=len(nodes) or None,
-        resized_cpu_seconds=0.0 if _is_resized(row, start) else None,
+        resized_cpu_seconds=0.0 if start and changed and changed > start else None,
         node_list=" ".join(f"{each.cpus}*{each.node}" for each in nodes),
         nodes=nodes,
         array_jobid=str(number) if index else "",
@@ -105,11 +106,6 @@ def _requested_gpus(requirement: str, hosts: int) -> int | None:
     """
     found = _GPUS.search(requirement)
     return round(float(found[1])) if found and hosts <= 1 else None
-
-
-def _is_resized(row: fields.FieldReader, start: float | None) -> bool:
-    """Whether its last change was after the start, which LSF states where there was none."""
-    return bool(start) and (row.get("lastResizeTime", fields.epoch) or 0) > (start or 0)
 
 
 def with_known_submit_time(job: JobRecord, unfinished: Mapping[str, UnfinishedJob]) -> JobRecord:

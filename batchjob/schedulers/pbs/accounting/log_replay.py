@@ -8,17 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from batchjob.schedulers import reallocation
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.fields import FieldReader, clock_duration, epoch, integer, sanitize_text
 from batchjob.schedulers.pbs.accounting import records as pbs_records
 from batchjob.schedulers.pbs.accounting.log_line import Array, PbsLogRecord, array_id_of, find_array
 from batchjob.schedulers.pbs.states import EXIT_STATUSES
-from batchjob.schedulers.reallocation import (
-    held_before,
-    not_known,
-    returned,
-    without_allocation,
-)
 from batchjob.schedulers.records import JobRecord, dropped_values, run_time
 from batchjob.schedulers.states import JobState
 
@@ -198,16 +193,16 @@ class PbsLogReplay:
         run = self._run_number(line)
         record = self._job_record(_without_end(line), run, JobState.RUNNING, "R")
         is_first = walltime > line.timestamp - start - _LAUNCH_SECONDS
-        return [self._know(record if is_first else not_known(record))]
+        return [self._know(record if is_first else reallocation.not_known(record))]
 
     def _on_reallocated(self, line: PbsLogRecord) -> list[JobRecord]:
         """The job holds something else from now on: it released nodes, or never had them all."""
         job = self._find_unfinished(line)
         record = self._job_record(line, self._run_number(line), JobState.RUNNING, "R")
         if job is None or not job.start_time or job.allocated_cpus is None:
-            return [self._know(not_known(record))]
-        change = returned(job, record, line.timestamp)
-        record = record._replace(reallocations=(change,), **held_before(job, change))
+            return [self._know(reallocation.not_known(record))]
+        change = reallocation.returned(job, record, line.timestamp)
+        record = record._replace(reallocations=(change,), **reallocation.held_before(job, change))
         if line.record_type == "c":  # nodes on which it ran remain nodes of the job
             record = record._replace(allocated_nodes=None, node_list="", allocated_resources="")
         return [self._know(record)]
@@ -433,7 +428,7 @@ def _keep_allocation(record: JobRecord, job: UnfinishedJob | None, line: PbsLogR
         return record
     if job.resized_cpu_seconds is None and not (is_exclusive and job.allocated_cpus):
         return record
-    return without_allocation(record)
+    return reallocation.without_allocation(record)
 
 
 def _without_end(line: PbsLogRecord, *others: str) -> PbsLogRecord:
