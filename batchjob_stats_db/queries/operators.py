@@ -149,11 +149,11 @@ def cpus_by_node(db: Connection, cluster: str, since: int) -> dict[str, float | 
         .where(job.cluster == cluster, job.start_time.is_not(None), ends)
         for ends in (job.end_time.is_(None), job.end_time >= since)
     ]
-    cpus: dict[str, float | None] = {}
-    for node, number in db.execute(sa.union_all(*several)):
-        known = cpus.get(node, 0.0)
-        cpus[node] = None if known is None or number is None else known + number
-    return cpus
+    each = sa.union_all(*several).subquery().c
+    known = sa.func.count() == sa.func.count(each.cpus)
+    cpus = sa.case((known, sa.func.sum(each.cpus))).label("cpus")
+    query = sa.select(each.node, cpus).group_by(each.node)
+    return {row.node: row.cpus for row in db.execute(query)}
 
 
 def _failed_since(by: ColumnElement[Any]) -> sa.Select[Any]:

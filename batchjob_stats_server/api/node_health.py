@@ -1,10 +1,13 @@
 """Which nodes need a look: their failed jobs, pace, load beyond allocations, and missing data."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
+from sqlalchemy.engine import Engine
 
 from batchjob.judgements import ABOVE_ALLOCATION, SLOW_RUN, thresholds
 from batchjob.runtime.formatting import share
@@ -18,9 +21,13 @@ from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.cluster_readings import BUSY_SECONDS
 from batchjob_stats_server.http.problems import Problem
 
+T = TypeVar("T")
+
 router = APIRouter(prefix=PREFIX, route_class=CostlyRoute)
 
-_PACE_SECONDS = 7 * DAY
+_PACE_SECONDS, _KEPT_SECONDS = 7 * DAY, 60
+_kept: WeakKeyDictionary[Engine, dict[Any, tuple[float, Any]]] = WeakKeyDictionary()
+"""What takes long to find, and when it was found, by the database that was read."""
 
 
 class NodeHealth(BaseModel):
@@ -69,8 +76,20 @@ class NodeHealth(BaseModel):
             yield f"only {share(self.lowest_ratio)} of the time measured"
 
 
+def keep(caller: Caller, key: tuple[str, ...], find: Callable[[], T]) -> T:
+    """What was found in the last minute, or is found now; the same for all who may ask."""
+    now, of_database = caller.services.clock(), _kept.setdefault(caller.services.reader, {})
+    if key not in of_database or not 0 <= now - of_database[key][0] < _KEPT_SECONDS:
+        of_database[key] = now, find()
+    return cast(T, of_database[key][1])
+
+
 def gather_nodes(caller: Caller, cluster: str) -> list[NodeHealth]:
-    """All nodes known to the scheduler or from jobs, the worst first."""
+    """All nodes known to the scheduler or from jobs, the worst first; at most a minute old."""
+    return keep(caller, ("nodes", cluster), partial(_find_nodes, caller, cluster))
+
+
+def _find_nodes(caller: Caller, cluster: str) -> list[NodeHealth]:
     readings, now = caller.services.readings, caller.services.clock()
     reading = readings.of(cluster, now)
     answering = readings.answering_ratios(cluster, now) if reading and reading.instances else None

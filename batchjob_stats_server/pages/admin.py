@@ -13,7 +13,7 @@ from batchjob_stats_db.measure import rollup
 from batchjob_stats_db.queries import operators, stats
 from batchjob_stats_db.queries import usage as usage_queries
 from batchjob_stats_server.api.answers import CostlyRoute
-from batchjob_stats_server.api.node_health import gather_nodes
+from batchjob_stats_server.api.node_health import gather_nodes, keep
 from batchjob_stats_server.api.params import InQuery, QueryParams
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.http.problems import Problem
@@ -60,6 +60,7 @@ def admin(
 def _cluster_values(page: PageRenderer, cluster: str) -> dict[str, Any]:
     """What the page shows of a cluster: its nodes, data sources and allocations."""
     services, limits = page.services, thresholds()
+    idle = (EVERYTHING, limits.idle_gpu, limits.idle_after, _MAX_LISTED, cluster)
     since, until = day_of(page.now) - (_WASTE_DAYS - 1) * DAY, day_of(page.now) + DAY
     reading = services.readings.of(cluster, services.clock())
     nodes = gather_nodes(page, cluster)
@@ -75,9 +76,7 @@ def _cluster_values(page: PageRenderer, cluster: str) -> dict[str, Any]:
             "refusals": stats.refusals(db, cluster),
             "wastes": operators.most_wasteful(sums, _MAX_LISTED),
             "failures": operators.failures_by_state(db, cluster, rollup.first_day(page.now)),
-            "idle_gpus": operators.idle_gpus(
-                db, EVERYTHING, limits.idle_gpu, limits.idle_after, _MAX_LISTED, cluster
-            ),
+            "idle_gpus": keep(page, ("idle", cluster), partial(operators.idle_gpus, db, *idle)),
         }
 
 

@@ -160,15 +160,9 @@ def measure_chart(
     """A chart of a quantity in sums of days; None if it is zero on all of them."""
     values = {row["day"]: measure.values(row) for row in day_rows}
     return day_chart(
-        "h-days",
-        measure.title,
-        measure.segments,
-        values,
-        since,
-        until,
-        measure.format_value,
-        measure.unit,
-    )
+        "h-days", measure.title, measure.segments, values, since, until,
+        measure.format_value, measure.unit,
+    )  # fmt: skip
 
 
 def _emissions_by_day(emission_rows: Sequence[RowMapping]) -> Measure:
@@ -185,14 +179,6 @@ def _emissions_by_day(emission_rows: Sequence[RowMapping]) -> Measure:
 
 
 _CHART_DAYS = 30
-
-FAIR_SHARE_TITLES = {
-    "shares_ratio": "Share of its parent's shares",
-    "usage_ratio": "Share of its parent's recent usage",
-    "fairshare_level": "Fair share (above 1: less used than granted)",
-    "fairshare_ratio": "Fair-share factor",
-}
-"""The fair-share values that the scheduler reports of an account, and their titles."""
 
 
 @router.get("/clusters/{cluster}/accounts/{account}")
@@ -230,7 +216,7 @@ def account(
         members=members, since=since, until=until,
         limits=[(name, value) for name, _, value in limits],
         chart=measure_chart(MEASURES["cpu"], day_sums, since, until),
-        fair_shares=shares, fair_share_titles=FAIR_SHARE_TITLES,
+        fair_shares=shares,
     )  # fmt: skip
 
 

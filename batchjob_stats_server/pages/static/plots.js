@@ -76,7 +76,7 @@
   }
 
   const WORDS = {
-    cpu: "", memory: "all", memory_working_set: "without idle page cache", file_read: "read", file_write: "written",
+    cpu: "", memory: "all", memory_working_set: "no idle cache", file_read: "read", file_write: "written",
     io_read: "read", io_write: "written", pressure_cpu: "CPU", pressure_memory: "memory", pressure_io: "storage",
     network_receive: "received", network_transmit: "sent",
   };

@@ -206,7 +206,7 @@ def test_missing_measurements_are_one_line(sign_in, site):
     assert page.locator("figcaption", has_text="CPUs in use").is_visible()
     load_statistics(page)
     names = page.locator("#statistics tbody tr td:first-child").all_inner_texts()
-    assert {"CPUs in use", "Memory: all", "Memory: without idle page cache"} <= set(names)
+    assert {"CPUs in use", "Memory: all", "Memory: no idle cache"} <= set(names)
 
 
 def test_statistics_are_requested_after_a_jump_past_the_plots(sign_in, site):
