@@ -70,7 +70,8 @@ QUESTIONS: dict[str, tuple[str, str]] = {
                  f"&started_before={END - 6 * DAY}+n"),
     "a job by id": ("admin", "jobs/7654321"),
     "everybody's arrays of a day": (
-        "admin", f"job-groups?started_from={END - 9 * DAY}&started_before={END - 8 * DAY}+n"),
+        "admin", f"jobs?arrays_once=true&started_from={END - 9 * DAY}"
+                 f"&started_before={END - 8 * DAY}+n"),
     "sums by account, 30 days": (
         "admin", f"usage?by=account&since={END - 30 * DAY}&until={END}+n"),
     "sums by day, a year": ("admin", f"usage?by=day&since={BEGIN}&until={END}+n"),

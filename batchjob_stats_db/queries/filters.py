@@ -55,7 +55,8 @@ class Filter(NamedTuple):
     started: bool | None = None
     running: bool = False  # or suspended: suspended jobs hold their nodes
     arrays_once: bool = False  # of an array only the task that stands for it (queries/arrays.py)
-    arrays_left_out: tuple[tuple[str, str, str], ...] = ()  # cluster, id of the array, user
+    # But for the task that stands for it: cluster, id of the array, user, and id of that task.
+    arrays_left_out: tuple[tuple[str, str, str, int], ...] = ()
 
 
 _job, _usage = schema.job.c, schema.job_usage.c
@@ -132,7 +133,9 @@ def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
             conditions.append(column <= maximum)
     if which.arrays_left_out:
         array = sa.tuple_(_job.cluster, _job.array_jobid, _job.username)
-        conditions.append((_job.tool != "") | array.not_in(which.arrays_left_out))
+        others = array.not_in([each[:3] for each in which.arrays_left_out])
+        standing = _job.id.in_([each[3] for each in which.arrays_left_out])
+        conditions.append((_job.tool != "") | others | standing)
     return conditions
 
 

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterato
 from functools import partial
 from types import GenericAlias
 from typing import Any, Literal, TypeVar, cast
-from urllib.parse import quote, urlencode
 
 import anyio
 import sqlalchemy as sa
-from fastapi import Request, Response
+from fastapi import Response
 from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, create_model
@@ -20,8 +19,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from starlette.types import Receive, Scope, Send
 
 from batchjob.runtime.times import to_milliseconds
-from batchjob_stats_db.queries.job_list import After
-from batchjob_stats_server.api.params import JobGroupParams, RowsParams
+from batchjob_stats_server.api.params import RowsParams
 from batchjob_stats_server.api.rows import Keys, KeySources, Rows, in_rfc3339, keys_of, write_rows
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.http.problems import Problem
@@ -73,17 +71,6 @@ def answer(rows: Rows, params: RowsParams, row: type[Any], computed: KeySources 
     """The requested keys of rows that have the same columns; see `write_rows`."""
     body, media_type = write_rows(rows, select_keys(params, row), params.format, computed)
     return Response(body, media_type=media_type)
-
-
-def with_link(
-    response: Response, request: Request, params: JobGroupParams, more: After | None
-) -> Response:
-    """An answer with the URL of the next page in the header `Link`, if there is one."""
-    if more:
-        given = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
-        query = urlencode([*given, ("cursor", params.cursor_after(more))])
-        response.headers["Link"] = f'<{quote(request.scope["path"])}?{query}>; rel="next"'
-    return response
 
 
 async def run_in_thread(caller: Caller, work: Callable[[], T], *, costly: bool) -> T:

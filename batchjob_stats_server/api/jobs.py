@@ -1,20 +1,25 @@
-"""Pages of jobs and of their groups, one job with all its runs, and the parts of a run."""
+"""Pages of jobs, one job with all its runs, and the parts of a run."""
 
+import base64
+import binascii
+import hashlib
+import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, urlencode
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, Field, create_model
 from sqlalchemy.engine import Connection, RowMapping
 
+from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries import arrays
-from batchjob_stats_db.queries.arrays import JobGroupKind
+from batchjob_stats_db.queries.arrays import list_jobs
 from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
@@ -25,7 +30,6 @@ from batchjob_stats_db.queries.job_list import (
     After,
     Page,
     SortOrder,
-    list_jobs,
     reads_only_its_rows,
 )
 from batchjob_stats_db.queries.jobs import find_jobs, parts_of
@@ -38,7 +42,6 @@ from batchjob_stats_server.api.answers import (
     run_in_thread,
     select_keys,
     union_of_lists,
-    with_link,
 )
 from batchjob_stats_server.api.params import (
     PREFIX,
@@ -48,7 +51,6 @@ from batchjob_stats_server.api.params import (
     Duration,
     Energy,
     InQuery,
-    JobGroupParams,
     OneOrMore,
     Ratio,
     RowsParams,
@@ -121,9 +123,21 @@ PART_ROWS: Mapping[JobPart, type[BaseModel]] = {
 Sort = Annotated[str, Field(pattern=f"^-?({'|'.join(SORTS)})$")]
 
 
-class JobsQuery(JobGroupParams):
+class JobsQuery(ClusterRows):
     """Selects jobs, their order, and the size of a page."""
 
+    user: Word | None = None
+    account: Word | None = None
+    partition: Word | None = None
+    name: Word | None = None
+    array_jobid: Word | None = None
+    het_jobid: Word | None = None
+    started_from: Time | None = None
+    started_before: Time | None = None
+    running: bool = Field(False, description="If true, only running or suspended jobs.")
+    cursor: Word | None = Field(
+        None, description="Value from the `next` link of the previous page."
+    )
     qos: Word | None = None
     state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
     state_word: Annotated[list[Word], OneOrMore] = Field(
@@ -187,6 +201,46 @@ class JobsQuery(JobGroupParams):
     def sort_type(self) -> type:
         return str if isinstance(COLUMN_TYPES[self.order().key], sa.Text) else float
 
+    # The cursor is the end of a page as an opaque text that fits only the query it came from.
+
+    def _query_digest(self) -> str:
+        """What must stay the same from page to page."""
+        query = self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
+        return hashlib.sha256(query.encode()).hexdigest()[:16]
+
+    def cursor_after(self, end: After) -> str:
+        text = json.dumps([self._query_digest(), *end])
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    def after(self, kind: type) -> After | None:
+        """The end of the previous page; raises Problem for a text of another query, or of none."""
+        if self.cursor is None:
+            return None
+        try:
+            digest, value, number, part = parse_json(
+                base64.b64decode(self.cursor, b"-_", validate=True)
+            )
+        except (binascii.Error, ValueError, TypeError) as error:
+            raise Problem(
+                422, "cursor: expected the value from the `next` link of an answer"
+            ) from error
+        valid = isinstance(part, str) and _is_valid_end(value, number, kind)
+        if digest != self._query_digest() or not valid:
+            raise Problem(422, "cursor: it belongs to another query")
+        return After(value, number, part)
+
+
+def _is_valid_end(value: Any, number: Any, kind: type) -> bool:
+    """Whether every database accepts the values, which a client may have made up."""
+    if type(number) is not int or not 0 <= number < 2**63:
+        return False
+    if isinstance(value, str):
+        return kind is str and value.isprintable()
+    if value is None:
+        return True
+    numeric = type(value) in (int, float) and kind is not str
+    return numeric and math.isfinite(value) and abs(value) < 2**63
+
 
 @router.get("/jobs", response_model=list_type(JobRow))
 async def jobs(caller: CurrentCaller, request: Request, params: InQuery[JobsQuery]) -> Response:
@@ -196,20 +250,23 @@ async def jobs(caller: CurrentCaller, request: Request, params: InQuery[JobsQuer
     if params.all and params.format == "json":
         raise Problem(422, "all: expected format=csv or format=ndjson with it")
     limit = MAX_PAGE_ROWS if params.all else params.limit
-    list_rows = arrays.list_jobs if params.arrays_once else list_jobs
 
     def read_page(after: After | None) -> tuple[Response, After | None]:
         names = ("username", *columns_of_keys(keys, COLUMN_NAMES))  # users for the audit log
         page = Page(limit, after, names)
         with caller.services.reader.connect() as db:
-            rows, more = list_rows(db, caller.access, job_filter, order, page)
+            rows, more = list_jobs(db, caller.access, job_filter, order, page)
         log_jobs_seen(caller.principal, "jobs", rows)
         return answer(rows, params, JobRow, WINDOW_KEYS), more
 
     costly = params.all or not reads_only_its_rows(caller.access, job_filter, order)
     response, more = await run_in_thread(caller, partial(read_page, after), costly=costly)
     if not params.all:
-        return with_link(response, request, params, more)
+        if more:
+            given = [pair for pair in request.query_params.multi_items() if pair[0] != "cursor"]
+            query = urlencode([*given, ("cursor", params.cursor_after(more))])
+            response.headers["Link"] = f'<{quote(request.scope["path"])}?{query}>; rel="next"'
+        return response
 
     async def pages() -> AsyncIterator[bytes]:
         """An error after the first page ends the answer before its end, as clients notice."""
@@ -252,40 +309,3 @@ def job_parts(
         return answer([], params, PART_ROWS[part])
     log_jobs_seen(caller.principal, f"{part} of job {jobid}", [run])
     return answer(parts[part], params, PART_ROWS[part])
-
-
-GroupRow = row_model("JobGroupRow", arrays.columns())
-_DEFAULT_DAYS = 7
-
-
-class GroupsQuery(JobGroupParams):
-    """Selects the arrays or het jobs of which at least one job fits."""
-
-    kind: JobGroupKind = Field(JobGroupKind.ARRAY, description="How jobs are grouped.")
-    started_from: Time | None = Field(None, description="Default: seven days ago.")
-    running: bool = Field(False, description="If true, only groups with a running job.")
-    limit: int = Field(20, ge=1, le=arrays.MAX_PAGE_GROUPS)
-
-    def filter(self, now: float) -> Filter:
-        same = Filter(**self.model_dump(include=set(Filter._fields)))
-        if same.started_from is not None or same.running:
-            return same
-        return same._replace(started_from=int(now) - _DEFAULT_DAYS * DAY)
-
-
-@router.get("/job-groups", response_model=list_type(GroupRow))
-async def job_groups(
-    caller: CurrentCaller, request: Request, params: InQuery[GroupsQuery]
-) -> Response:
-    """Arrays or het jobs, sorted by the latest start of their jobs; sums include all their jobs."""
-    job_filter, after = params.filter(caller.services.clock()), params.after(float)
-
-    def read_page() -> Response:
-        with caller.services.reader.connect() as db:
-            rows, more = arrays.groups(
-                db, caller.access, params.kind, params.limit, job_filter, after
-            )
-        log_jobs_seen(caller.principal, f"{params.kind} jobs", rows)
-        return with_link(answer(rows, params, GroupRow), request, params, more)
-
-    return await run_in_thread(caller, read_page, costly=True)

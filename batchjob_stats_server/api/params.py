@@ -1,10 +1,5 @@
 """Query parameters: accepted values and error messages."""
 
-import base64
-import binascii
-import hashlib
-import json
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
@@ -23,7 +18,6 @@ from pydantic import (
 from batchjob.runtime import values
 from batchjob.runtime.json_reader import parse_json
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries.job_list import After
 from batchjob_stats_server.api.rows import RowFormat
 from batchjob_stats_server.http.problems import Problem
 
@@ -226,60 +220,3 @@ class SumsParams(Days):
     def owners(self) -> dict[str, Any]:
         """The cluster, account and user of the jobs that are summed; None selects all."""
         return {"cluster": self.cluster, "account": self.account, "user": self.user}
-
-
-class JobGroupParams(ClusterRows):
-    """Selects jobs by owner, place, name and start, in pages."""
-
-    user: Word | None = None
-    account: Word | None = None
-    partition: Word | None = None
-    name: Word | None = None
-    array_jobid: Word | None = None
-    het_jobid: Word | None = None
-    started_from: Time | None = None
-    started_before: Time | None = None
-    running: bool = Field(False, description="If true, only running or suspended jobs.")
-    cursor: Word | None = Field(
-        None, description="Value from the `next` link of the previous page."
-    )
-
-    # The cursor is the end of a page as an opaque text that fits only the query it came from.
-
-    def _query_digest(self) -> str:
-        """What must stay the same from page to page."""
-        query = self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
-        return hashlib.sha256(query.encode()).hexdigest()[:16]
-
-    def cursor_after(self, end: After) -> str:
-        text = json.dumps([self._query_digest(), *end])
-        return base64.urlsafe_b64encode(text.encode()).decode()
-
-    def after(self, kind: type) -> After | None:
-        """The end of the previous page; raises Problem for a text of another query, or of none."""
-        if self.cursor is None:
-            return None
-        try:
-            digest, value, number, part = parse_json(
-                base64.b64decode(self.cursor, b"-_", validate=True)
-            )
-        except (binascii.Error, ValueError, TypeError) as error:
-            raise Problem(
-                422, "cursor: expected the value from the `next` link of an answer"
-            ) from error
-        valid = isinstance(part, str) and _is_valid_end(value, number, kind)
-        if digest != self._query_digest() or not valid:
-            raise Problem(422, "cursor: it belongs to another query")
-        return After(value, number, part)
-
-
-def _is_valid_end(value: Any, number: Any, kind: type) -> bool:
-    """Whether every database accepts the values, which a client may have made up."""
-    if type(number) is not int or not 0 <= number < 2**63:
-        return False
-    if isinstance(value, str):
-        return kind is str and value.isprintable()
-    if value is None:
-        return True
-    numeric = type(value) in (int, float) and kind is not str
-    return numeric and math.isfinite(value) and abs(value) < 2**63

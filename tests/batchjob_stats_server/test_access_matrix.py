@@ -47,8 +47,6 @@ RULES = {
     ("GET", f"{P}/jobs/{{jobid}}/script", "1/script"): (401, 1, 0, 0, 1, 0, 0, 0),
     ("GET", f"{P}/jobs/{{jobid}}/script", "2/script"): (401, 0, 0, 0, 1, 0, 0, 0),
     ("GET", f"{P}/jobs/{{jobid}}/script", "3/script"): (401, 0, 0, 0, 1, 0, 0, 0),
-    ("GET", f"{P}/job-groups", "started_from=0"): (401, MINE, MINE, MINE, MINE, *NO),
-    ("GET", f"{P}/job-groups", "started_from=0&kind=het"): (401, MINE, MINE, MINE, MINE, *NO),
     # Nothing is measured.
     ("GET", f"{P}/stats/waste", "since=0"): (401, NONE, NONE, NONE, NONE, *NO),
     ("GET", f"{P}/stats/failures", "since=0"): (

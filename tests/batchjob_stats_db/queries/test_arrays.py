@@ -1,4 +1,4 @@
-"""Job arrays and het jobs, one row per group."""
+"""Job arrays, one row for each in a list."""
 
 from collections import Counter
 
@@ -7,10 +7,10 @@ import pytest
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
-from batchjob_stats_db.queries import arrays, job_list
-from batchjob_stats_db.queries.arrays import JobGroupKind, groups, list_jobs
+from batchjob_stats_db.queries import arrays
+from batchjob_stats_db.queries.arrays import list_jobs
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.job_list import Page, TooManyError
+from batchjob_stats_db.queries.job_list import Page, SortOrder
 
 
 @pytest.fixture
@@ -38,63 +38,20 @@ def db(engine, store, job, now):
         yield connection
 
 
-def group_jobids(page):
-    return [row["jobid"] for row in page.rows]
+def test_figures_of_an_array_are_those_of_all_its_tasks(db, now):
+    rows = {row["jobid"]: row for row in list_jobs(db, EVERYTHING, Filter(arrays_once=True)).rows}
+    running, ended = rows["3"], rows["4"]
+    assert (running["start_time"], running["end_time"]) == (now - 3002, None)
+    assert running["cpu_seconds"] == 400
+    assert running["cpu_efficiency"] == pytest.approx(400 / (200 * 4))
+    assert running["usage_energy_joules"] is None
+    assert ended["end_time"] == now - 7
 
 
-def test_one_row_per_array(db, now):
-    page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
-    assert group_jobids(page) == ["3", "4", "5"]
-    row = page.rows[0]
-    assert (row["jobs"], row["jobs_running"], row["jobs_failed"]) == (3, 1, 2)
-    assert (row["start_time"], row["end_time"]) == (now - 3002, None)
-    assert row["elapsed_seconds"] > 3000  # one of them runs
-    assert row["cpu_seconds"] == 400
-    assert row["cpu_efficiency"] == pytest.approx(400 / (200 * 4))
-    assert row["usage_energy_joules"] is None
-    assert page.rows[1]["end_time"] == now - 7
-
-
-def test_one_row_per_het_job(db):
-    (row,) = groups(db, EVERYTHING, JobGroupKind.HET, 10, Filter()).rows
-    assert (row["jobid"], row["jobs"], row["jobs_completed"]) == ("90", 2, 2)
-
-
-def test_access_limits_the_groups(db):
+def test_tasks_of_others_are_not_counted(db):
     own = Access((ClusterLogin("", "user0"),))
-    assert group_jobids(groups(db, own, JobGroupKind.ARRAY, 10, Filter())) == ["4"]
-
-
-def test_group_includes_jobs_that_do_not_match_the_filter(db, now):
-    page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(started_from=now - 3000))
-    assert [(row["jobid"], row["jobs"]) for row in page.rows] == [("3", 3)]
-    running = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(running=True))
-    assert group_jobids(running) == ["3"]
-
-
-def test_pages_are_consecutive(db):
-    found, after = [], None
-    while found == [] or after:
-        page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 2, Filter(), after)
-        found += group_jobids(page)
-        after = page.more
-    assert found == ["3", "4", "5"]
-
-
-def test_page_ends_early_where_groups_are_large(db, monkeypatch):
-    monkeypatch.setattr(job_list, "check_row_limit", lambda *_: None)
-    monkeypatch.setattr(job_list, "MOST_READ", 5)
-    page = groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
-    assert group_jobids(page) == ["3"]
-    assert group_jobids(groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter(), page.more)) == [
-        "4"
-    ]
-
-
-def test_query_reading_too_many_jobs_is_refused(db, monkeypatch):
-    monkeypatch.setattr(job_list, "MOST_READ", 5)
-    with pytest.raises(TooManyError):
-        groups(db, EVERYTHING, JobGroupKind.ARRAY, 10, Filter())
+    (row,) = list_jobs(db, own, Filter(arrays_once=True)).rows
+    assert (row["jobid"], row["array_states"]) == ("4", "4 FAILED")
 
 
 def test_list_has_each_array_once_with_its_states(db, now):
@@ -119,10 +76,15 @@ def test_array_is_in_the_list_of_its_most_alive_tasks_only(db):
     assert [row["jobid"] for row in list_jobs(db, EVERYTHING, running).rows] == ["3"]
 
 
-def test_list_of_arrays_in_pages_lacks_none(db):
+@pytest.mark.parametrize("key", ["start_time", "submit_time", "jobid"])
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("limit", [2, 3, 4])
+def test_list_of_arrays_in_pages_lacks_none(db, key, descending, limit):
+    order = SortOrder(key, descending)
     found, after = [], None
     while not found or after:
-        rows, after = list_jobs(db, EVERYTHING, Filter(arrays_once=True), page=Page(2, after))
+        page = Page(limit, after)
+        rows, after = list_jobs(db, EVERYTHING, Filter(arrays_once=True), order, page)
         found += [row["jobid"] for row in rows]
     assert sorted(found) == ["1", "3", "4", "5", "90", "91"]
 
