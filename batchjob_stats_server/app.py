@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio.to_thread
-from fastapi import APIRouter, Depends, FastAPI, Request, params
+from fastapi import APIRouter, Depends, FastAPI, params
 
 from batchjob import __version__
 from batchjob_stats_server.api import (
@@ -24,8 +24,7 @@ from batchjob_stats_server.api import (
     tokens,
 )
 from batchjob_stats_server.api.params import PREFIX, refuse_repeated_parameters
-from batchjob_stats_server.auth.identity import CurrentCaller
-from batchjob_stats_server.auth.rights import log_question
+from batchjob_stats_server.auth.identity import audit_question
 from batchjob_stats_server.http import problems
 from batchjob_stats_server.http.middleware import RequestLayer
 from batchjob_stats_server.pages import (
@@ -91,16 +90,10 @@ _WITHOUT_JOBS = (
 """Nobody asks these about jobs of others; runs and tokens have audit lines of their own."""
 
 
-async def _log_question(request: Request, caller: CurrentCaller) -> None:
-    log_question(
-        caller.principal, caller.access, request.url.path, request.query_params.multi_items()
-    )
-
-
 def _dependencies(router: APIRouter) -> list[params.Depends]:
     """What comes before each route of a router."""
     before = [Depends(refuse_repeated_parameters)]
-    return before if router in _WITHOUT_JOBS else [*before, Depends(_log_question)]
+    return before if router in _WITHOUT_JOBS else [*before, Depends(audit_question)]
 
 
 def make(services: Services) -> FastAPI:

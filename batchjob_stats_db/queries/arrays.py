@@ -17,7 +17,7 @@ from batchjob_stats_db.database.engine import read_if_changed
 from batchjob_stats_db.queries import job_list
 from batchjob_stats_db.queries.efficiency import statement_column, with_figures
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.job_list import JobPage, Page, SortOrder
+from batchjob_stats_db.queries.job_list import FoundJob, JobPage, Page, SortOrder
 
 _job = schema.job.c
 
@@ -40,35 +40,31 @@ def list_jobs(
     """
     if not which.arrays_once:
         return job_list.list_jobs(db, access, which, order, page)
-    ids: list[int] = []
+    shown: dict[int, Totals | None] = {}  # by the row of the job, or of the task for its array
     arrays: dict[Array | None, Totals | None] = {None: None}
     more = page.after
     for _ in range(_MOST_READS):
-        rest = Page(page.limit - len(ids), more, _ARRAY_COLUMNS)
         left_out = tuple(
             (*each, totals["id"]) for each, totals in arrays.items() if each and totals
         )
-        rows, more = job_list.list_jobs(
-            db, access, which._replace(arrays_left_out=left_out), order, rest
-        )
-        arrays |= _totals_of(db, access, {_array_of(row) for row in rows} - arrays.keys())
-        for row in rows:
-            totals = arrays[_array_of(row)]
-            if totals is None or totals["id"] == row["id"]:
-                ids.append(row["id"])
-        if more is None or len(ids) == page.limit:
+        others = which._replace(arrays_left_out=left_out)
+        rest = Page(page.limit - len(shown), more)
+        jobs, more = job_list.find_page(db, access, others, order, rest)
+        arrays |= _totals_of(db, access, {*map(_array_of, jobs)} - arrays.keys())
+        for job in jobs:
+            totals = arrays[_array_of(job)]
+            if totals is None or totals["id"] == job.id:
+                shown[job.id] = totals
+        if more is None or len(shown) == page.limit:
             break
-    shown = job_list.rows_by_ids(db, ids, (*page.columns, *_ARRAY_COLUMNS))
-    return JobPage([_array_row(row, arrays[_array_of(row)]) for row in shown], more)
+    rows = job_list.rows_by_ids(db, list(shown), page.columns)
+    return JobPage([_array_row(row, shown[row["id"]]) for row in rows], more)
 
 
-_ARRAY_COLUMNS = ("cluster", "array_jobid", "username", "tool", "state", "array_index")
-
-
-def _array_of(row: RowMapping) -> Array | None:
+def _array_of(job: FoundJob) -> Array | None:
     """The array of a task; None for other jobs, as workflows of tracked work are no arrays."""
-    is_task = row["array_jobid"] and not row["tool"]
-    return (row["cluster"], row["array_jobid"], row["username"]) if is_task else None
+    is_task = job.array_jobid and not job.tool
+    return (job.cluster, job.array_jobid, job.username) if is_task else None
 
 
 def _array_row(row: RowMapping, totals: Totals | None) -> Any:

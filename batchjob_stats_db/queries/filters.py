@@ -1,6 +1,7 @@
 """Filters on jobs, and the clusters that a query reads."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from batchjob.judgements import RUNNING_STATES
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import read_if_changed
 from batchjob_stats_db.queries.efficiency import DERIVED, GPUS_HELD, RUN_SECONDS
 
 
@@ -82,6 +84,11 @@ _RANGES: dict[str, ColumnElement[Any]] = {
 }
 
 
+def states_in(states: Iterable[str]) -> ColumnElement[bool]:
+    """With constants: SQLAlchemy writes lists of parameters into the statement each time."""
+    return _job.state.in_([sa.literal_column(f"'{JobState(state).value}'") for state in states])
+
+
 def index_conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     """Conditions that an index can answer; `start` is the column of the start time to use."""
     wanted = which._asdict()
@@ -101,9 +108,9 @@ def index_conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnEle
     if which.ended_before is not None:
         conditions.append(_job.end_time < which.ended_before)
     if which.running:
-        conditions += [_job.end_time.is_(None), _job.state.in_(RUNNING_STATES)]
+        conditions += [_job.end_time.is_(None), states_in(RUNNING_STATES)]
     elif which.states and {*which.states} <= {*RUNNING_STATES, JobState.PENDING}:
-        conditions += [_job.end_time.is_(None), _job.state.in_(which.states)]
+        conditions += [_job.end_time.is_(None), states_in(which.states)]
     return conditions
 
 
@@ -113,7 +120,8 @@ def needs_figures(which: Filter) -> bool:
     return any(getattr(which, end) is not None for end in ends)
 
 
-def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
+@functools.lru_cache(256)
+def row_conditions(which: Filter) -> tuple[ColumnElement[bool], ...]:
     """Conditions that need each row to be read."""
     wanted = which._asdict()
     conditions = [_job[name] == wanted[name] for name in _EQUAL if wanted[name] is not None]
@@ -122,7 +130,7 @@ def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
     if which.depends_on is not None:
         conditions.append(_job.dependencies.contains(which.depends_on, autoescape=True))
     if which.states:
-        conditions.append(_job.state.in_(which.states))
+        conditions.append(states_in(which.states))
     if which.state_words:
         conditions.append(_job.state_word.in_(which.state_words))
     for name, column in _RANGES.items():
@@ -132,17 +140,18 @@ def row_conditions(which: Filter) -> list[ColumnElement[bool]]:
         if maximum is not None:
             conditions.append(column <= maximum)
     if which.arrays_left_out:
-        array = sa.tuple_(_job.cluster, _job.array_jobid, _job.username)
-        others = array.not_in([each[:3] for each in which.arrays_left_out])
-        standing = _job.id.in_([each[3] for each in which.arrays_left_out])
-        conditions.append((_job.tool != "") | others | standing)
-    return conditions
+        standing = _job.id.in_([sa.literal(each[3]) for each in which.arrays_left_out])
+        of_arrays = (
+            (_job.cluster == cluster) & (_job.array_jobid == array) & (_job.username == user)
+            for cluster, array, user, _ in which.arrays_left_out
+        )
+        conditions.append((_job.tool != "") | standing | sa.not_(sa.or_(*of_arrays)))
+    return tuple(conditions)
 
 
-_CLUSTER_NAMES = sa.select(schema.cluster.c.name)
+_CLUSTERS = sa.select(schema.cluster.c.name).order_by(schema.cluster.c.name)
 
 
-def clusters_to_query(db: Connection, cluster: str | None) -> Sequence[str]:
-    if cluster is not None:
-        return [cluster]
-    return db.scalars(_CLUSTER_NAMES).all()
+def cluster_names(db: Connection, only: str | None = None) -> Sequence[str]:
+    """The clusters that a query reads: all, unless it is about one."""
+    return [only] if only is not None else [row.name for row in read_if_changed(db, _CLUSTERS)]

@@ -19,7 +19,7 @@ from batchjob_stats_db.database.access import Access, cached_by_access, visibili
 from batchjob_stats_db.queries.efficiency import columns, statement_column, with_figures
 from batchjob_stats_db.queries.filters import (
     Filter,
-    clusters_to_query,
+    cluster_names,
     index_conditions,
     needs_figures,
     row_conditions,
@@ -101,32 +101,63 @@ def list_jobs(
     starting. Jobs without the value come last, except that everybody's jobs by `end_time` are the
     ended ones only. Raises TooManyError where no index has the order.
     """
+    found, more = find_page(db, access, which, order, page)
+    return JobPage(rows_by_ids(db, [each.id for each in found], page.columns), more)
+
+
+class FoundJob(NamedTuple):
+    """A job of a page, and the array whose task it may be."""
+
+    id: int
+    cluster: str
+    array_jobid: str
+    username: str
+    tool: str
+
+
+def find_page(
+    db: Connection, access: Access, which: Filter, order: SortOrder, page: Page
+) -> tuple[list[FoundJob], After | None]:
+    """The jobs of a page without their columns; see list_jobs."""
     parts = _indexed_parts(access, which, order.key)
     if parts:
-        ids, more = _walk(db, access, which, parts, order.descending, page)
-    else:
-        ids, more = _sort(db, access, which, order, page)
-    return JobPage(rows_by_ids(db, ids, page.columns), more)
+        return _walk(db, access, which, parts, order.descending, page)
+    return _sort(db, access, which, order, page)
 
 
 def count_jobs(
     db: Connection, access: Access, which: Filter, *, exactly: bool = False
 ) -> tuple[int, bool]:
     """How many jobs match, and whether these are all; at most MOST_COUNTED unless exactly."""
-    filters, most = row_conditions(which), None if exactly else MOST_COUNTED + 1
-    looked_at = _MOST_LOOKED_AT if filters and not exactly else most
-    source, candidates = _candidates(db, access, which)
-    tables = with_figures(source) if needs_figures(which) else source
-    fits = sa.and_(sa.true(), *filters).label("fits")
-    found = sa.select(fits).select_from(tables).where(*candidates).limit(looked_at).subquery()
-    number = _count(db, sa.select(found).where(found.c.fits).limit(most).subquery())
-    if exactly or (number <= MOST_COUNTED and not (filters and _count(db, found) == looked_at)):
+    clusters = tuple(cluster_names(db, which.cluster))
+    matching, found, looked_at = _counts(access, which, clusters, exactly=exactly)
+    number = db.scalar(matching) or 0
+    if exactly or (number <= MOST_COUNTED and not (looked_at and db.scalar(found) == looked_at)):
         return number, True
     return min(number, MOST_COUNTED), False
 
 
-def _count(db: Connection, rows: sa.Subquery) -> int:
-    return db.scalar(sa.select(sa.func.count()).select_from(rows)) or 0
+@cached_by_access
+def _counts(
+    access: Access, which: Filter, clusters: Sequence[str], *, exactly: bool
+) -> tuple[sa.Select[Any], sa.Select[Any], int]:
+    """Of the matching jobs, and of those that are looked at; and at most how many these are."""
+    filters, most = row_conditions(which), None if exactly else MOST_COUNTED + 1
+    looked_at = _MOST_LOOKED_AT if filters and not exactly else 0
+    source, candidates = _candidates(access, which, clusters)
+    tables = with_figures(source) if needs_figures(which) else source
+    fits = sa.and_(sa.true(), *filters).label("fits")
+    found, jobs = (
+        sa.select(column).select_from(tables).where(*candidates).limit(looked_at or most)
+        for column in (_job.id, fits)
+    )
+    fitting = jobs.subquery()
+    matching = sa.select(fitting).where(fitting.c.fits).limit(most)
+    return _count(matching), _count(found), looked_at
+
+
+def _count(rows: sa.Select[Any]) -> sa.Select[Any]:
+    return sa.select(sa.func.count()).select_from(rows.subquery())
 
 
 # Rows by ids
@@ -149,10 +180,10 @@ def id_condition(
 
 @functools.lru_cache(256)
 def _rows_statement(names: ColumnNames, condition: ColumnElement[bool]) -> sa.Select[Any]:
+    shown = [statement_column(name) for name in COLUMN_NAMES if name in {"id", *names}]
+    is_of_job = all(isinstance(column, sa.Column) for column in shown)
     return (
-        sa.select(*(statement_column(name) for name in COLUMN_NAMES if name in {"id", *names}))
-        .select_from(with_figures())
-        .where(condition)
+        sa.select(*shown).select_from(schema.job if is_of_job else with_figures()).where(condition)
     )
 
 
@@ -177,7 +208,8 @@ def rows_by_ids(
 # Along an index: each page is as fast as the first. It reads its own rows, and those that a filter
 # without an index skips, up to a maximum; a page that was cut short continues like a full one.
 
-_Position = tuple[Any, ...]  # (time, id), or (id,) for jobs without that time
+_MOST_RANGES = 100  # in one statement
+_Position = tuple[Any, ...]  # time, id, and the rest of a FoundJob
 
 
 class _ListPart(NamedTuple):
@@ -189,17 +221,16 @@ class _ListPart(NamedTuple):
     has_time: bool = True  # False: the jobs without this time
     is_queue: bool = False  # as short as the queue: it may be read from end to end
 
-    def position(self) -> tuple[ColumnElement[Any], ...]:
-        """For jobs without the time, the id alone, since NULLs cannot be compared."""
-        return self.order if self.has_time else self.order[1:]
-
     def after(self, position: _Position) -> After:
-        """The end of a page at this position."""
-        value, job_id = position if self.has_time else (None, *position)
-        return After(value, job_id, self.name)
+        return After(position[0], position[1], self.name)
+
+    def compared(self, position: Sequence[Any]) -> ColumnElement[Any]:
+        """The time and the id; for jobs without a time the id alone, as NULLs are incomparable."""
+        return sa.tuple_(*(position[:2] if self.has_time else position[1:2]))
 
 
 _job, _share = schema.job.c, schema.job_node.c
+_IDENTITY = tuple(_job[name] for name in FoundJob._fields[1:])
 _is_pending = (_job.end_time.is_(None), _job.state == JobState.PENDING.value)
 _WAITING = _ListPart(
     "waiting", (_job.submit_time, _job.id), (*_is_pending, _job.start_time.is_(None)), is_queue=True
@@ -257,42 +288,43 @@ def _can_lack_start(which: Filter) -> bool:
 def _walk(
     db: Connection, access: Access, which: Filter, parts: Sequence[_ListPart], descending: bool,
     page: Page,
-) -> tuple[list[int], After | None]:  # fmt: skip
+) -> tuple[list[FoundJob], After | None]:  # fmt: skip
     """Read the list part by part; a page may extend over several parts."""
     limit, after = min(page.limit, MAX_PAGE_ROWS), page.after
-    clusters = tuple(clusters_to_query(db, which.cluster))
+    clusters = tuple(cluster_names(db, which.cluster))
     names = [part.name for part in parts]
     if after and after.part in names:
         parts = parts[names.index(after.part) :]
     else:
         after = None
-    ids: dict[int, None] = {}
+    found: dict[int, FoundJob] = {}
     for part in parts:
-        positions, end = _walk_part(
-            db, access, which, clusters, part, descending, limit - len(ids), after
+        rows, end = _walk_part(
+            db, access, which, clusters, part, descending, limit - len(found), after
         )
         # A job that has just started or ended was still waiting when the part before was read.
-        ids |= dict.fromkeys(position[-1] for position in positions)
-        if end is None and len(ids) == limit and part is not parts[-1]:
-            end = positions[-1]
+        for row in rows:
+            found.setdefault(row[1], FoundJob(*row[1:]))
+        if end is None and len(found) == limit and part is not parts[-1]:
+            end = part.after(rows[-1])
         if end is not None:
-            return list(ids), part.after(end)
+            return list(found.values()), end
         after = None
-    return list(ids), None
+    return list(found.values()), None
 
 
 def _walk_part(
     db: Connection, access: Access, which: Filter, clusters: Sequence[str], part: _ListPart,
     descending: bool, limit: int, after: After | None,
-) -> tuple[list[_Position], _Position | None]:  # fmt: skip
-    """Positions of matching jobs, and the one up to which the part was read; None: to its end."""
+) -> tuple[list[_Position], After | None]:  # fmt: skip
+    """Matching jobs by their positions, and where reading ended; None: at the end of the part."""
     times = {name: at for name in _TIME_PARAMETERS if (at := getattr(which, name)) is not None}
     which = which._replace(**{name: _TIME_PARAMETERS[name] for name in times})
     skips_rows = not part.is_queue and row_conditions(which)
-    positions: list[_Position] = []
+    rows: list[_Position] = []
 
     def read(after: After | None, **more: Any) -> list[_Position]:
-        """Positions in all ranges; no database finds the newest of several ranges at once."""
+        """From all ranges; no database finds the newest of several ranges at once."""
         queries = _queries(access, which, clusters, part, descending, after, **more)
         found = {tuple(row) for query in queries for row in db.execute(query, times).all()}
         return sorted(found, reverse=descending)
@@ -302,40 +334,40 @@ def _walk_part(
     for scan_length in (MOST_READ // 50, MOST_READ * 9 // 50, MOST_READ * 4 // 5):
         # The nearest position this many rows on in any range; None: all ranges end before.
         end = next(iter(read(after, offset=scan_length)), None) if skips_rows else None
-        positions += read(after, end=end, most=limit + 1 - len(positions))
-        if len(positions) > limit:
-            return positions[:limit], positions[limit - 1]
+        rows += read(after, end=end, most=limit + 1 - len(rows))
+        if len(rows) > limit:
+            return rows[:limit], part.after(rows[limit - 1])
         if end is None:
-            return positions, None
+            return rows, None
         after = part.after(end)
-    return positions, end
+    return rows, after
 
 
 @cached_by_access
 def _queries(
     access: Access, which: Filter, clusters: Sequence[str], part: _ListPart, descending: bool,
     after: After | None, *, end: _Position | None = None, most: int = 1, offset: int | None = None,
-) -> Sequence[sa.Select[Any]]:  # fmt: skip
-    """A query for each range of the index, for matching positions after `after`, up to `end`.
+) -> Sequence[sa.CompoundSelect[Any]]:  # fmt: skip
+    """Queries of all ranges of the index, for matching positions after `after`, up to `end`.
 
     With `offset`, for any position this many rows after `after`.
     """
-    place, time = sa.tuple_(*part.position()), part.order[0]
+    place, time = part.compared(part.order), part.order[0]
     conditions: list[ColumnElement[bool]] = [time.is_not(None) if part.has_time else time.is_(None)]
     if after is not None:
-        last = sa.tuple_(*(after[:2] if part.has_time else after[1:2]))
+        last = part.compared(after)
         conditions.append(place < last if descending else place > last)
     tables: Any = schema.job if which.node is None else _NODE_JOBS
     if offset is None:
         matching = row_conditions(which)
         conditions += [*part.conditions, *matching]
         if end is not None:
-            last = sa.tuple_(*end)
+            last = part.compared(end)
             conditions.append(place >= last if descending else place <= last)
         if matching:
             tables = tables.outerjoin(schema.job_usage, schema.job_usage.c.job_id == _job.id)
     query = (
-        sa.select(*part.position())
+        sa.select(*part.order, *(_IDENTITY if offset is None else ()))
         .select_from(tables)
         .where(*conditions)
         .order_by(*(column.desc() if descending else column.asc() for column in part.order))
@@ -343,10 +375,14 @@ def _queries(
         .offset(offset)
     )
     start = _job.start_time if which.node is None else _share.start_time
-    return [
-        query.where(term, *index_conditions(which._replace(cluster=cluster), start))
+    ranges = [
+        query.where(term, *index_conditions(which._replace(cluster=cluster), start)).subquery()
         for cluster in clusters
         for term in visibility_terms(access, cluster=cluster)
+    ]
+    return [
+        sa.union_all(*map(sa.select, ranges[first : first + _MOST_RANGES]))
+        for first in range(0, len(ranges), _MOST_RANGES)
     ]
 
 
@@ -366,13 +402,14 @@ def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool
 
 def _sort(
     db: Connection, access: Access, which: Filter, order: SortOrder, page: Page
-) -> tuple[list[int], After | None]:
-    source, candidates = _candidates(db, access, which)
+) -> tuple[list[FoundJob], After | None]:
+    clusters = cluster_names(db, which.cluster)
+    source, candidates = _candidates(access, which, clusters)
     check_row_limit(db, source, candidates, f"jobs by {order.key}")
     column, limit = statement_column(order.key), min(page.limit, MAX_PAGE_ROWS)
     key = getattr(column, "element", column)  # without its label
     query = (
-        sa.select(key.label("sorted_by"), _job.id)
+        sa.select(key.label("sorted_by"), _job.id, *_IDENTITY)
         .select_from(with_figures(source))
         .where(*candidates, *row_conditions(which))
         .where(*_after_conditions(key, page.after, order.descending))
@@ -383,25 +420,25 @@ def _sort(
         .limit(limit + 1)
     )
     found = db.execute(query).all()
-    more = After(*found[limit - 1]) if len(found) > limit else None
-    return [row.id for row in found[:limit]], more
+    more = After(*found[limit - 1][:2]) if len(found) > limit else None
+    return [FoundJob(*row[1:]) for row in found[:limit]], more
 
 
 def _candidates(
-    db: Connection, access: Access, which: Filter
+    access: Access, which: Filter, clusters: Sequence[str]
 ) -> tuple[Any, list[ColumnElement[bool]]]:
     """The tables of the jobs that may be seen, and conditions that indexes answer."""
     source: Any = schema.job if which.node is None else _NODE_JOBS
     start = _job.start_time if which.node is None else _share.start_time
-    clusters = _job.cluster.in_(clusters_to_query(db, which.cluster))
-    return source, [clusters, visible(access), *index_conditions(which, start)]
+    here = _job.cluster.in_(clusters)
+    return source, [here, visible(access), *index_conditions(which, start)]
 
 
 def check_row_limit(
     db: Connection, source: Any, candidates: Sequence[ColumnElement[bool]], what: str
 ) -> None:
     some = sa.select(_job.id).select_from(source).where(*candidates).limit(MOST_READ + 1)
-    if _count(db, some.subquery()) > MOST_READ:
+    if (db.scalar(_count(some)) or 0) > MOST_READ:
         raise TooManyError(
             f"for {what} more than {MOST_READ} jobs would have to be read; "
             "narrow the query by start or end time, user, account, node or running"

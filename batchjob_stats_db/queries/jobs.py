@@ -10,7 +10,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, cached_by_access, visible
-from batchjob_stats_db.queries.filters import clusters_to_query
+from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_db.queries.job_list import MAX_PAGE_ROWS, id_condition, rows_by_ids
 
 _JOB = schema.job.c
@@ -78,7 +78,7 @@ def _of_ids(
     job = schema.job.c
     # A subquery: combined with a condition on the user, SQLite without statistics would prefer the
     # index by user name.
-    clusters = clusters_to_query(db, cluster)  # the indexes of ids start with the cluster
+    clusters = cluster_names(db, cluster)  # the indexes of ids start with the cluster
     found = sa.select(job.id).where(job.cluster.in_(clusters), *conditions)
     query = (
         sa.select(job.id)

@@ -11,7 +11,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, cached_by_access, visible
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.efficiency import statement_column, with_figures
-from batchjob_stats_db.queries.filters import clusters_to_query
+from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_db.queries.job_list import COLUMN_NAMES, ColumnNames
 
 
@@ -135,6 +135,6 @@ def clusters_of(db: Connection, access: Access, node: str) -> list[str]:
     jobs = jobs.where(share.c.node == node, visible(access)).limit(1)
     return [
         cluster
-        for cluster in clusters_to_query(db, None)
+        for cluster in cluster_names(db)
         if db.execute(jobs.where(share.c.cluster == cluster)).first()
     ]

@@ -20,7 +20,7 @@ from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.rollup import waits
 from batchjob_stats_db.queries.efficiency import GPUS_HELD
-from batchjob_stats_db.queries.filters import clusters_to_query
+from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_db.queries.job_list import check_row_limit, rows_by_ids
 from batchjob_stats_db.queries.jobs import gpu_utilizations
 
@@ -183,12 +183,12 @@ def waits_by_partition(
     job, stored = schema.job.c, schema.daily_wait.c
     if access.everything:
         query = sa.select(schema.daily_wait).where(stored.day >= since, stored.day < until)
-        query = query.where(stored.cluster.in_(clusters_to_query(db, cluster)))
+        query = query.where(stored.cluster.in_(cluster_names(db, cluster)))
         if partition is not None:
             query = query.where(stored.partition == partition)
         return list(db.execute(query.order_by(*schema.daily_wait.primary_key)).mappings().all())
     which = [
-        job.cluster.in_(clusters_to_query(db, cluster)), visible(access),
+        job.cluster.in_(cluster_names(db, cluster)), visible(access),
         job.start_time >= since, job.start_time < until,
     ]  # fmt: skip
     check_row_limit(db, schema.job, which, "waits")
@@ -249,7 +249,7 @@ def _candidates(db: Connection, access: Access, cluster: str | None) -> list[int
         sa.select(job.id)
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
-            job.cluster.in_(clusters_to_query(db, cluster)), visible(access),
+            job.cluster.in_(cluster_names(db, cluster)), visible(access),
             job.end_time.is_(None), job.state.in_(RUNNING_STATES), GPUS_HELD > 0,
             job.start_time.is_not(None),
         )

@@ -13,17 +13,13 @@ from batchjob_stats_db.database.access import Access, cached_by_access, visible
 from batchjob_stats_db.database.gate import RULES
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure.rollup import LEAST_JOBS
-from batchjob_stats_db.queries.filters import clusters_to_query
+from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_db.queries.usage import stored_rows
 
 
 def clusters(db: Connection) -> list[RowMapping]:
     """All clusters, with the state of their sources. It contains no personal data."""
     return list(db.execute(_CLUSTERS).mappings().all())
-
-
-def cluster_names(db: Connection) -> list[str]:
-    return list(dict.fromkeys(row["name"] for row in clusters(db)))
 
 
 _state = schema.poll_state.c
@@ -135,7 +131,7 @@ def accounts(
 ) -> list[RowMapping]:
     """Accounts with jobs on the days that begin in [since, until), and their descriptions."""
     names = ("cluster", "account")
-    here = tuple(clusters_to_query(db, cluster))
+    here = tuple(cluster_names(db, cluster))
     rows = stored_rows(access, schema.USAGE, names, here, since, until).subquery()
     accounts_table = schema.account.c
     query = (

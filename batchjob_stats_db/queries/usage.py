@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, cached_by_access, visible
 from batchjob_stats_db.days import whole_months
-from batchjob_stats_db.queries.filters import clusters_to_query
+from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_db.queries.job_list import TooManyError
 
 By = Literal["cluster", "account", "username", "day"]
@@ -40,7 +40,7 @@ def sum_usage(
     """
     query = _sum_query(
         access, sums, (*by, *sums.keys), tuple(columns or sums.columns),
-        tuple(clusters_to_query(db, cluster)), since, until, account, user, most,
+        tuple(cluster_names(db, cluster)), since, until, account, user, most,
     )  # fmt: skip
     found = list(db.execute(query).mappings().all())
     if most is not None and len(found) > most:

@@ -19,7 +19,7 @@ from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.queries.arrays import list_jobs
+from batchjob_stats_db.queries import arrays
 from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import (
@@ -30,6 +30,7 @@ from batchjob_stats_db.queries.job_list import (
     After,
     Page,
     SortOrder,
+    list_jobs,
     reads_only_its_rows,
 )
 from batchjob_stats_db.queries.jobs import find_jobs, parts_of
@@ -198,9 +199,6 @@ class JobsQuery(ClusterRows):
     def order(self) -> SortOrder:
         return SortOrder(SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
-    def sort_type(self) -> type:
-        return str if isinstance(COLUMN_TYPES[self.order().key], sa.Text) else float
-
     # The cursor is the end of a page as an opaque text that fits only the query it came from.
 
     def _query_digest(self) -> str:
@@ -212,7 +210,7 @@ class JobsQuery(ClusterRows):
         text = json.dumps([self._query_digest(), *end])
         return base64.urlsafe_b64encode(text.encode()).decode()
 
-    def after(self, kind: type) -> After | None:
+    def after(self, order: SortOrder) -> After | None:
         """The end of the previous page; raises Problem for a text of another query, or of none."""
         if self.cursor is None:
             return None
@@ -224,6 +222,7 @@ class JobsQuery(ClusterRows):
             raise Problem(
                 422, "cursor: expected the value from the `next` link of an answer"
             ) from error
+        kind = str if isinstance(COLUMN_TYPES[order.key], sa.Text) else float
         valid = isinstance(part, str) and _is_valid_end(value, number, kind)
         if digest != self._query_digest() or not valid:
             raise Problem(422, "cursor: it belongs to another query")
@@ -246,16 +245,18 @@ def _is_valid_end(value: Any, number: Any, kind: type) -> bool:
 async def jobs(caller: CurrentCaller, request: Request, params: InQuery[JobsQuery]) -> Response:
     """Jobs: pending jobs, then the newest; the header `Link` has the URL of the next page."""
     keys = select_keys(params, JobRow)
-    job_filter, order, after = params.filter(), params.order(), params.after(params.sort_type())
+    job_filter, order = params.filter(), params.order()
+    after = params.after(order)
     if params.all and params.format == "json":
         raise Problem(422, "all: expected format=csv or format=ndjson with it")
     limit = MAX_PAGE_ROWS if params.all else params.limit
+    list_rows = arrays.list_jobs if params.arrays_once else list_jobs
 
     def read_page(after: After | None) -> tuple[Response, After | None]:
         names = ("username", *columns_of_keys(keys, COLUMN_NAMES))  # users for the audit log
         page = Page(limit, after, names)
         with caller.services.reader.connect() as db:
-            rows, more = list_jobs(db, caller.access, job_filter, order, page)
+            rows, more = list_rows(db, caller.access, job_filter, order, page)
         log_jobs_seen(caller.principal, "jobs", rows)
         return answer(rows, params, JobRow, WINDOW_KEYS), more
 

@@ -15,6 +15,7 @@ from batchjob.schedulers.node_names import short_name
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure import rollup
 from batchjob_stats_db.queries import operators, stats
+from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_server.api.answers import CostlyRoute, answer, list_type
 from batchjob_stats_server.api.params import PREFIX, ClusterRows, InQuery
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
@@ -140,7 +141,7 @@ def nodes(caller: CurrentCaller, params: InQuery[ClusterRows]) -> Response:
     Failures and coverage are those of the jobs that ended since yesterday.
     """
     with caller.services.reader.connect() as db:
-        visible = [name for name in stats.cluster_names(db) if caller.access.sees_all(name)]
+        visible = [name for name in cluster_names(db) if caller.access.sees_all(name)]
     if not visible and not caller.access.everything:
         raise Problem(403, "nodes are only for users who may see all jobs of a cluster")
     wanted = [name for name in visible if params.cluster in (None, name)]

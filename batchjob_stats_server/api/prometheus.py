@@ -12,7 +12,6 @@ from http import HTTPStatus
 from typing import Any, Literal, cast
 from urllib.parse import parse_qsl
 
-import sqlalchemy as sa
 from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
@@ -20,8 +19,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from batchjob import __version__
-from batchjob_stats_db.database import schema
-from batchjob_stats_db.database.engine import lazy_connection, read_if_changed
+from batchjob_stats_db.database.engine import lazy_connection
+from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_server.api.params import PREFIX
 from batchjob_stats_server.auth.identity import CurrentCaller, identify_caller
 from batchjob_stats_server.auth.rights import Principal, log_action
@@ -85,7 +84,6 @@ async def _refused(request: Request, error: Any) -> JSONResponse:
 
 _MAX_FIELDS = 100
 _LIMITS = QueryLimits()
-_CLUSTERS = sa.select(schema.cluster.c.name)
 _NO_SERIES = b'"result":[]'
 _HEAD_BYTES = 200  # of an answer without series: all but warnings and infos
 _TAIL_BYTES = 4096  # bytes at the end of an answer that contain Prometheus' warnings and infos
@@ -127,9 +125,8 @@ def _identify(
     def look_up() -> tuple[Principal, Confinement]:
         with lazy_connection(services.reader) as db:
             caller = identify_caller(request, services, background_tasks, db)
-            names: list[str] = []
-            if not all(login.cluster for login in caller.access.users):
-                names = [row.name for row in read_if_changed(db(), _CLUSTERS)]
+            is_on_all = not all(login.cluster for login in caller.access.users)
+            names = cluster_names(db()) if is_on_all else ()
             return caller.principal, Confinement.of(caller.access, names)
 
     return services.threads.run_short(look_up)

@@ -25,6 +25,7 @@ from batchjob_stats_server.auth.rights import (
     Via,
     configured_role,
     log_action,
+    log_question,
     principal_of_token,
 )
 from batchjob_stats_server.http.problems import SAFE_METHODS, Problem, too_many_requests
@@ -219,6 +220,11 @@ async def principal_or_none(request: Request) -> Principal | None:
 
 
 CurrentCaller = Annotated[Caller, Depends(current_caller)]
+
+
+async def audit_question(request: Request, caller: CurrentCaller) -> None:
+    asked = request.query_params.multi_items()
+    log_question(caller.principal, caller.access, request.url.path, asked)
 
 
 async def _check_scraper(

@@ -12,6 +12,7 @@ from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.measure import rollup
 from batchjob_stats_db.queries import operators, stats
 from batchjob_stats_db.queries import usage as usage_queries
+from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.node_health import gather_nodes, keep
 from batchjob_stats_server.api.params import InQuery, QueryParams
@@ -43,7 +44,7 @@ def admin(
     """The clusters of which the caller may see all jobs."""
     services, access = page.services, page.access
     with services.reader.connect() as db:
-        visible_names = [name for name in stats.cluster_names(db) if access.sees_all(name)]
+        visible_names = [name for name in cluster_names(db) if access.sees_all(name)]
     if not visible_names and not access.everything:
         raise Problem(403, "this page is only for users who may see all jobs of a cluster")
     clusters = [_cluster_values(page, name) for name in visible_names]

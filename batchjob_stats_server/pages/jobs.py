@@ -13,8 +13,8 @@ from sqlalchemy.engine import Connection
 from batchjob.judgements import FAILED_STATES, thresholds
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.days import DAY, day_of
-from batchjob_stats_db.queries import arrays, stats
-from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries import arrays
+from batchjob_stats_db.queries.filters import Filter, cluster_names
 from batchjob_stats_db.queries.job_list import (
     Page,
     SortOrder,
@@ -149,7 +149,7 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
         drawn = [row for row in rows if "cpu_line" in columns and not row.get("array_states")]
         sparklines = page.environment.sparklines.get(services, db, page.access, drawn)
         gpus = gpu_utilizations(db, [row["id"] for row in rows if row["gpus_held"]])
-        clusters = stats.cluster_names(db)
+        clusters = cluster_names(db)
     log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1
     context = TableContext(page.now, gpus, sparklines)
@@ -235,10 +235,10 @@ def _section(
     """
     if ended_states:
         job_filter, order = form.filter()._replace(states=ended_states), form.order()
-        limit, after = form.limit, form.after(form.sort_type())
+        limit, after = form.limit, form.after(form.order())
     else:
         job_filter, order = form.filter()._replace(started=None), SortOrder()
-        after = form.after(float)
+        after = form.after(order)
         limit = form.limit if after else min(form.limit, _MAX_LIVE_ROWS)
     columns = LISTED_WAITING_COLUMNS if key == "waiting" else LISTED_COLUMNS
     rows, more = arrays.list_jobs(db, page.access, job_filter, order, Page(limit, after, columns))

@@ -10,7 +10,7 @@ from sqlalchemy.engine import RowMapping
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries import nodes as queries
-from batchjob_stats_db.queries import stats
+from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.params import InQuery, QueryParams, Time, Word
 from batchjob_stats_server.auth.rights import log_jobs_seen
@@ -55,7 +55,7 @@ def node(page: RequestPage, cluster: Word, node: Word, form: InQuery[NodeForm]) 
     since, until = node_window(form.since, form.until, page.now)
     access, sees_all = page.access, page.access.sees_all(cluster)
     with page.services.reader.connect() as db:
-        if cluster not in stats.cluster_names(db):
+        if cluster not in cluster_names(db):
             raise Problem(404, f"there is no cluster {cluster}")
         rows = queries.jobs_on_node(
             db, access, cluster, node, since, until, _MAX_JOBS + 1, LISTED_COLUMNS

@@ -8,8 +8,8 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db.database.access import Access
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries import nodes, stats
-from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries import nodes
+from batchjob_stats_db.queries.filters import Filter, cluster_names
 from batchjob_stats_db.queries.job_list import Page, list_jobs
 from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs, members_of
 from batchjob_stats_server.api.answers import CostlyRoute
@@ -81,7 +81,7 @@ def _search(
         ("node", f"{text} ({cluster})", links.path("clusters", cluster, "nodes", text))
         for cluster in nodes.clusters_of(db, access, text)
     ]
-    if text in stats.cluster_names(db):
+    if text in cluster_names(db):
         hits.append(("cluster", text, links.path("clusters", text)))
     return hits, jobs, note
 

@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from batchjob_stats_db.database.access import Access, ClusterAccount
 from batchjob_stats_db.days import DAY, day_of
-from batchjob_stats_db.queries import stats
 from batchjob_stats_db.queries import usage as queries
+from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_db.queries.stats import AccountRecord, account_record
 from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.params import InQuery, QueryParams, SumsParams, Word
@@ -93,8 +93,8 @@ def usage(page: RequestPage, form: InQuery[UsageForm]) -> Response:
     since, until = form.window(page.now)
     since = max(since, until - _MAX_DAYS * DAY)
     with page.services.reader.connect() as db:
-        cluster_names = stats.cluster_names(db)
-        several = len(cluster_names) > 1 and form.by != "cluster"
+        clusters = cluster_names(db)
+        several = len(clusters) > 1 and form.by != "cluster"
         groups: tuple[OwnerKind, ...] = (form.by, "cluster") if several else (form.by,)
         group_columns = [_GROUP_COLUMNS[name] for name in groups]
         rows = _query_rows(db, page.access, group_columns, since, until, form)
@@ -110,7 +110,7 @@ def usage(page: RequestPage, form: InQuery[UsageForm]) -> Response:
         "usage.html", form=form, show=show, since=since, until=until, groups=groups,
         keys=group_columns,
         rows=rows[:_MAX_ROWS],
-        left_out=max(0, len(rows) - _MAX_ROWS), total=total, chart=chart, clusters=cluster_names,
+        left_out=max(0, len(rows) - _MAX_ROWS), total=total, chart=chart, clusters=clusters,
         measures={**{key: each.title for key, each in MEASURES.items()}, "emissions": "Emissions"},
         providers=sorted({name for row in rows for name in row["grams"]}),
     )  # fmt: skip
@@ -193,7 +193,7 @@ def account(
     since, until = day_of(page.now) - (_CHART_DAYS - 1) * DAY, day_of(page.now) + DAY
     sees_all = access.sees_all(cluster) or ClusterAccount(cluster, account) in access.accounts
     with page.services.reader.connect() as db:
-        if cluster not in stats.cluster_names(db):
+        if cluster not in cluster_names(db):
             raise Problem(404, f"there is no cluster {cluster}")
         record = account_record(db, cluster, account)
         user_sums = queries.sum_usage(

@@ -11,8 +11,8 @@ from tests.helpers.crossed import Crossed, Recorder
 @pytest.mark.parametrize(
     ("path", "accept", "most"),
     [
-        ("/api/v1/jobs", "application/json", Crossed(18, 78)),
-        ("/", "text/html", Crossed(40, 137)),
+        ("/api/v1/jobs", "application/json", Crossed(17, 78)),
+        ("/", "text/html", Crossed(35, 120)),
     ],
     ids=["list", "start page"],
 )

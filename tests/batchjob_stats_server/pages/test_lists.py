@@ -145,8 +145,8 @@ def test_job_that_ends_during_the_request_is_listed_once(page, services):
     running = job_record("777", state=JobState.RUNNING, start_time=NOW - 600, end_time=None)
     store.write(Batch((running,), (), "", 0), "s")
 
-    def end_job_after_running_query(_db, _cursor, _statement, parameters, *_):
-        if "RUNNING" in str(parameters):
+    def end_job_after_running_query(_db, _cursor, statement, *_):
+        if "IN ('RUNNING'" in statement:
             ended = job_record("777", state=JobState.COMPLETED, start_time=NOW - 600, end_time=NOW)
             store.write(Batch((ended,), (), "", 0), "s")
 
