@@ -30,6 +30,7 @@ from batchjob_cli.run.queue import QueuedRun
 from batchjob_cli.run.streams import Channel, Pump, open_channel
 from batchjob_cli.run.summary import format_report, log_ended, log_started, log_waiting
 from batchjob_cli.run.supervisor import QUEUED_SIGNALS, RunEnd, RunSupervisor, end_abandoned
+from batchjob_cli.run.tree_samples import TreeSamples
 
 TIMED_OUT_STATUS = 124
 """The exit status if the time limit ended the run, as in timeout(1)."""
@@ -59,7 +60,8 @@ def execute_run(
         pid, channels, pumps = _start_command(spec, run, mask, cgroup)
         log_started(run)
         on_start(run)
-        end = RunSupervisor(spec, run.jobid, pid, channels, tree, cgroup).run()
+        samples = None if cgroup else TreeSamples(spec.data, run, tree)
+        end = RunSupervisor(spec, run.jobid, pid, channels, tree, cgroup, samples).run()
         wall = time.monotonic() - started
         reading = cgroup.read() if cgroup else CgroupReading()
     finally:
@@ -67,6 +69,8 @@ def execute_run(
             print_message(f"{left}: could not be removed")
     runs = spec.data / RUNS
     ended = _apply_stop_request(_ended_run(run, end, tree, reading, wall), end, runs)
+    if samples is not None:
+        samples.take(ended.end_time)
     record_end(runs, ended)
     log_ended(ended)
     # Everything is recorded: from now on, a signal may end us like any other program.

@@ -11,9 +11,12 @@ import resource
 import signal
 from collections.abc import Callable
 
+from batchjob.quantities import job
+from batchjob.quantities.quantity import Quantity
 from batchjob.tracking.process_usage import read_peak_memory_bytes
 
 _KIB = 1024
+_USER, _SYSTEM, _OF_CHILDREN, _THREADS, _RESIDENT = 11, 12, 2, 17, 21  # places in _read_stat()
 _CHILDREN_FILE = "/proc/thread-self/children"  # exists with CONFIG_PROC_CHILDREN
 
 
@@ -26,10 +29,11 @@ class ProcessTree:
     """
 
     def __init__(self) -> None:
-        self._page_bytes = os.sysconf("SC_PAGESIZE")
+        self._page_bytes, self._ticks = os.sysconf("SC_PAGESIZE"), os.sysconf("SC_CLK_TCK")
         # A child's peak (ru_maxrss) includes the memory that it shared with us before execve(2).
         self._own_peak_memory = _own_peak_bytes()
         self.user_cpu_seconds = self.system_cpu_seconds = 0.0
+        self._sampled_user = self._sampled_system = 0.0
         self.peak_memory_bytes: int | None = None
         self.read_bytes: int | None = 0
         self.written_bytes: int | None = 0
@@ -59,19 +63,46 @@ class ProcessTree:
         if used.ru_maxrss * _KIB > self._own_peak_memory:
             self._raise_peak(used.ru_maxrss * _KIB)
 
-    def sample_memory(self) -> None:
-        sizes = [_resident_pages(pid) for pid in self.processes()]
-        if sizes:
-            self._raise_peak(sum(sizes) * self._page_bytes)
+    def sample(self) -> dict[Quantity, float | None]:
+        """What the processes use, and have used with those that ended, by the kernel's numbers."""
+        stats = [stat for pid in self._descendants() if len(stat := _read_stat(pid)) > _RESIDENT]
+        if resident := sum(int(stat[_RESIDENT]) for stat in stats) * self._page_bytes:
+            self._raise_peak(resident)
+        user, system = (
+            sum(int(stat[at]) + int(stat[at + _OF_CHILDREN]) for stat in stats) / self._ticks
+            for at in (_USER, _SYSTEM)
+        )
+        # The kernel forgets the time of children that their parent does not wait for.
+        self._sampled_user = max(self._sampled_user, self.user_cpu_seconds + user)
+        self._sampled_system = max(self._sampled_system, self.system_cpu_seconds + system)
+        return {
+            job.CPU_USER: self._sampled_user,
+            job.CPU_SYSTEM: self._sampled_system,
+            job.MEMORY_CURRENT: resident or None,
+            job.MEMORY_PEAK: self.peak_memory_bytes,
+            job.THREADS: sum(int(stat[_THREADS]) for stat in stats) or None,
+        }
+
+    def sample_storage(self) -> dict[Quantity, float | None]:
+        """Bytes read and written so far, which the kernel keeps as it keeps CPU time."""
+        read, written = self.read_bytes, self.written_bytes
+        for pid in self._descendants():
+            more_read, more_written = _storage_bytes(pid)
+            read, written = _add_known(read, more_read), _add_known(written, more_written)
+        return {job.PROCESS_IO_READ_BYTES: read, job.PROCESS_IO_WRITTEN_BYTES: written}
 
     def _raise_peak(self, size: int) -> None:
         self.peak_memory_bytes = max(size, self.peak_memory_bytes or 0)
 
     def processes(self) -> set[int]:
+        return {pid for pid in self._descendants() if not _is_zombie(pid)}
+
+    def _descendants(self) -> set[int]:
+        """Also those that have ended, and that nobody has waited for."""
         found = _children(os.getpid())
         for pid in found:
             found.extend(_children(pid))
-        return {pid for pid in found if not _is_zombie(pid)}
+        return set(found)
 
     def signal(self, number: int) -> None:
         """Send a signal to every descendant."""
@@ -153,14 +184,6 @@ def _read_stat(pid: int) -> list[bytes]:
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
-
-
-def _resident_pages(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1])
-    except (OSError, IndexError):
-        return 0
 
 
 def _storage_bytes(pid: int) -> tuple[int | None, int | None]:

@@ -21,6 +21,7 @@ from batchjob_cli.run.cgroup import Cgroup
 from batchjob_cli.run.defaults import RunSpecification
 from batchjob_cli.run.process_tree import ProcessTree
 from batchjob_cli.run.streams import Channel, copy_window_size
+from batchjob_cli.run.tree_samples import TreeSamples
 
 FORWARDED_SIGNALS = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
@@ -67,6 +68,7 @@ class RunSupervisor:
         channels: Sequence[Channel],
         tree: ProcessTree,
         cgroup: Cgroup | None,
+        samples: TreeSamples | None,
     ) -> None:
         self._spec = spec
         self._jobid = jobid
@@ -74,6 +76,7 @@ class RunSupervisor:
         self._channels = channels
         self._tree = tree
         self._cgroup = cgroup
+        self._samples = samples
         self._received_signals: set[int] = set()
         self._timed_out = False
         self._status: int | None = None
@@ -85,13 +88,13 @@ class RunSupervisor:
     def run(self) -> RunEnd:
         """Wait until the command and all processes that it left behind have ended."""
         while self._status is None:
+            if self._samples is not None:
+                self._samples.take()
             taken = signal.sigtimedwait(QUEUED_SIGNALS, self._wait_seconds())
             if taken is not None:
                 self._process_signal(taken)
             self._reap()
             self._enforce_deadlines()
-            if self._cgroup is None:
-                self._tree.sample_memory()
         left = self._terminate_leftovers()
         return RunEnd(self._status, frozenset(self._received_signals), self._timed_out, left)
 
