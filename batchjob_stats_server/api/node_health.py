@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, Response
@@ -21,8 +21,6 @@ from batchjob_stats_server.api.params import PREFIX, ClusterRows, InQuery
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.cluster_readings import BUSY_SECONDS
 from batchjob_stats_server.http.problems import Problem
-
-T = TypeVar("T")
 
 router = APIRouter(prefix=PREFIX, route_class=CostlyRoute)
 
@@ -77,20 +75,21 @@ class NodeHealth(BaseModel):
             yield f"only {share(self.lowest_ratio)} of the time measured"
 
 
-def keep(caller: Caller, key: tuple[str, ...], find: Callable[[], T]) -> T:
+def keep(caller: Caller, key: tuple[str, ...], find: Callable[[], Any]) -> Any:
     """What was found in the last minute, or is found now; the same for all who may ask."""
     now, of_database = caller.services.clock(), _kept.setdefault(caller.services.reader, {})
     if key not in of_database or not 0 <= now - of_database[key][0] < _KEPT_SECONDS:
         of_database[key] = now, find()
-    return cast(T, of_database[key][1])
+    return of_database[key][1]
 
 
 def gather_nodes(caller: Caller, cluster: str) -> list[NodeHealth]:
     """All nodes known to the scheduler or from jobs, the worst first; at most a minute old."""
-    return keep(caller, ("nodes", cluster), partial(_find_nodes, caller, cluster))
+    found: list[NodeHealth] = keep(caller, ("nodes", cluster), partial(_find, caller, cluster))
+    return found
 
 
-def _find_nodes(caller: Caller, cluster: str) -> list[NodeHealth]:
+def _find(caller: Caller, cluster: str) -> list[NodeHealth]:
     readings, now = caller.services.readings, caller.services.clock()
     reading = readings.of(cluster, now)
     answering = readings.answering_ratios(cluster, now) if reading and reading.instances else None

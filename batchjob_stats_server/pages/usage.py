@@ -221,12 +221,9 @@ def account(
 
 
 def _member_rows(
-    record: AccountRecord | None,
-    access: Access,
-    cluster: str,
-    usage_rows: Sequence[Any],
+    record: AccountRecord | None, access: Access, cluster: str, usage_rows: Sequence[Any],
     sees_all: bool,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """Members and other users, with roles and sums, the most CPU time first."""
     own_users = {each.user for each in access.users if each.cluster in ("", cluster)}
     sums = {row["username"]: row for row in usage_rows}
