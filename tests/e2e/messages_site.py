@@ -7,6 +7,7 @@ the helper.
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -115,12 +116,16 @@ def running(folder: Path) -> Iterator[Site]:
 
 @contextlib.contextmanager
 def _helper(folder: Path) -> Iterator[str]:
-    """The helper, which answers the exporter's user only; the path of its socket."""
+    """The helper as its unit runs, which answers the exporter's user only; its socket."""
     path = folder / "helper"
     owned = folder / "owned"  # as the unit's StateDirectory, which says whom to answer
     owned.mkdir()
     os.chown(owned, 65534, 65534)
-    argv = [sys.executable, "-m", "batchjob_exporter.helper", "--listen", str(path),
+    unit = (exporter.REPOSITORY / "deploy/systemd/batchjob_helper.service").read_text()
+    (rights,) = re.findall("^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
+    bounds = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in rights.split())
+    argv = ["setpriv", "--no-new-privs", f"--bounding-set=-all,{bounds}", sys.executable, "-m",
+            "batchjob_exporter.helper", "--listen", str(path),
             "--exporter-directory", str(owned)]  # fmt: skip
     process = subprocess.Popen(argv)
     try:
