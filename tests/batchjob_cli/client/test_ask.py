@@ -263,7 +263,7 @@ def test_script_is_printed_with_the_advised_request(data, script, capsys, monkey
     assert job.run(["70007", "--script", str(script), "--data", data]) == 0
     out, error = capsys.readouterr()
     assert (out, error) == (
-        script.read_text(), "batchjob: the job's report advises no other request\n"
+        script.read_text(), "batchjob: nothing to change: the report advises no other request\n"
     )  # fmt: skip
 
 
