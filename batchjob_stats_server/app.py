@@ -109,7 +109,6 @@ def make(services: Services) -> FastAPI:
         try:
             yield
         finally:
-            app.state.pages.sparklines.stop()
             services.stop()
 
     app = FastAPI(

@@ -146,15 +146,13 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
         whole = Filter(cluster=form.cluster, array_jobid=form.array_jobid, arrays_once=True)
         found = arrays.list_jobs(db, page.access, whole) if form.array_jobid else None
         rows = [row for section in sections for row in section["rows"]]
-        drawn = [row for row in rows if "cpu_line" in columns and not row.get("array_states")]
-        sparklines = page.environment.sparklines.get(services, db, page.access, drawn)
         gpus = gpu_utilizations(db, [row["id"] for row in rows if row["gpus_held"]])
         clusters = cluster_names(db)
     log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1
-    context = TableContext(page.now, gpus, sparklines)
+    context = TableContext(page.now, gpus)
     sort = form.order().key if "sort" in form.model_fields_set else ""
-    shown = _table_columns(sections, context, columns, sort, several_users, len(clusters) > 1)
+    shown = _table_columns(sections, columns, sort, several_users, len(clusters) > 1)
     for each in sections:
         each["body"] = job_table.body(each["rows"], shown, context, each["key"] == "waiting")
     return page.render(
@@ -187,8 +185,8 @@ def _store_choice(page: PageRenderer, columns: Sequence[str]) -> Response:
 
 
 def _table_columns(
-    sections: Sequence[JobsSection], context: TableContext, chosen: Collection[str], sort: str,
-    several_users: bool, several_clusters: bool,
+    sections: Sequence[JobsSection], chosen: Collection[str], sort: str, several_users: bool,
+    several_clusters: bool,
 ) -> list[job_table.ListColumn]:  # fmt: skip
     """The same for all sections, so that the eye can go down."""
     rows = [row for section in sections for row in section["rows"]]
@@ -199,7 +197,6 @@ def _table_columns(
         has_waiting=any(section["key"] == "waiting" for section in sections),
         several_users=several_users,
         several_clusters=several_clusters,
-        has_measurements=context.sparklines is not None,
     )
 
 

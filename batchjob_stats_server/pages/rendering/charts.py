@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
-from itertools import pairwise
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
@@ -11,31 +10,6 @@ from markupsafe import Markup, escape
 from batchjob.runtime.times import calendar_time
 from batchjob_stats_db.days import DAY
 from batchjob_stats_server.pages.rendering import template_filters
-
-
-def line_path(
-    points: Sequence[tuple[float, float]], width: float, height: float, top: float
-) -> str:
-    """An SVG path through points (time, value), `top` at the upper edge; gaps are left open.
-
-    A gap is where more than three times the usual time lies between two points.
-    """
-    if not points or top <= 0:
-        return ""
-    begin, end = points[0][0], points[-1][0]
-    steps = sorted(after[0] - before[0] for before, after in pairwise(points))
-    usual_step = steps[len(steps) // 2] if steps else 0
-    scale = width / (end - begin) if end > begin else 0
-    commands = []
-    previous_time = None
-    for time, value in points:
-        x = (time - begin) * scale
-        y = height * (1 - min(max(value / top, 0), 1))
-        pen = "L" if previous_time is not None and time - previous_time <= 3 * usual_step else "M"
-        commands.append(f"{pen}{x:.1f} {y:.1f}")
-        previous_time = time
-    return "".join(commands)
-
 
 DURATION_STEPS = (  # seconds
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200),

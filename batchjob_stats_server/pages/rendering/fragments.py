@@ -12,17 +12,12 @@ from markupsafe import Markup, escape
 
 from batchjob.judgements import COMPLETE_COVERAGE
 from batchjob_stats_server.pages.rendering import links, usage_bars
-from batchjob_stats_server.pages.rendering.sparklines import Sparkline
 from batchjob_stats_server.pages.rendering.template_filters import absent, percent, trusted_html
 from batchjob_stats_server.pages.rendering.usage_bars import UsageBar
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.model import Row
 
 _SPOKEN_LEVELS = ("low", "high")
-# live.js reloads a page with an element of this class soon.
-_NOT_READY = Markup('<span class="late">{}</span>').format(
-    absent("the curve took too long; reload")
-)
 _DEPENDED_ON = re.compile(
     r"(?<=[:(])\d+(?:_\d+|\[\d*\])?(?:\.[a-z][\w.-]*)?(?!\w)|(?<=:)\d+(?=_\*)", re.ASCII | re.I
 )
@@ -93,20 +88,6 @@ def job_state(row: Row) -> Markup:
         return Markup(" ").join(state_badge(name, number) for number, name in states)
     badge, note = state_badge(row["state"]), explain.as_of(row)
     return badge + trusted_html(f" <small>{note}</small>") if note else badge
-
-
-def sparkline(line: Sparkline | None) -> Markup:
-    """A sparkline as SVG; None: it was not ready in time."""
-    if line is None:
-        return _NOT_READY
-    path, description = line[0], escape(line[1])
-    if not path:
-        return absent(description)
-    return trusted_html(
-        '<svg class="spark" viewBox="0 -1 100 22" preserveAspectRatio="none" role="img" '
-        f'aria-label="{description}"><title>{description}</title>'
-        f'<path class="line" d="{path}"/></svg>'
-    )
 
 
 def gpu_cells(ratios: Sequence[float | None]) -> Markup:

@@ -29,7 +29,6 @@ from batchjob_stats_server.pages.rendering import (
     usage_bars,
 )
 from batchjob_stats_server.pages.rendering.assets import Assets
-from batchjob_stats_server.pages.rendering.sparklines import Sparklines
 from batchjob_stats_server.report.explain import elapsed_missing, elapsed_seconds
 from batchjob_stats_server.services import Services
 
@@ -55,7 +54,6 @@ class PageEnvironment(NamedTuple):
 
     templates: jinja2.Environment
     assets: Assets
-    sparklines: Sparklines
     reckoned: dict[Hashable, Reckoned]  # by person
     frame_ancestors: str  # sites that may embed our pages in a frame, for Content-Security-Policy
 
@@ -90,13 +88,8 @@ def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
         fragments=fragments, zones_json=usage_bars.as_json,
         exit_code=format_exit_code,
     )  # fmt: skip
-    return PageEnvironment(
-        templates,
-        assets,
-        Sparklines(),
-        {},
-        " ".join(("'self'", *ancestors) if ancestors else ("'none'",)),
-    )
+    allowed = ("'self'", *ancestors) if ancestors else ("'none'",)
+    return PageEnvironment(templates, assets, {}, " ".join(allowed))
 
 
 def render_template(template: jinja2.Template, **values: Any) -> str:

@@ -15,7 +15,6 @@ from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.times import format_time
 from batchjob_stats_server.pages.rendering import fragments, links, template_filters, usage_bars
 from batchjob_stats_server.pages.rendering.fragments import escape_id, escape_repeated
-from batchjob_stats_server.pages.rendering.sparklines import Sparkline
 from batchjob_stats_server.pages.rendering.template_filters import absent
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.model import Efficiency, Row
@@ -29,7 +28,7 @@ LISTED_WAITING_COLUMNS = (
     "requested_gpus", "allocated_cpus", "allocated_gpus", "allocated_memory_bytes", "gpus_held",
     "usage_gpus", "as_of_time", "as_of_basis",
 )  # fmt: skip
-"""Columns to query for waiting jobs; those of sparklines are for jobs that ran before."""
+"""Columns to query for waiting jobs."""
 
 LISTED_COLUMNS = (
     *LISTED_WAITING_COLUMNS, "elapsed_seconds", "suspended_seconds", "time_limit_seconds",
@@ -49,7 +48,6 @@ class TableContext(NamedTuple):
 
     now: int
     gpus: Mapping[int, Sequence[float | None]]  # utilisation of each of a job's GPUs, by row id
-    sparklines: Mapping[int, Sparkline] | None  # None: there are no measurements
 
 
 class ListColumn(NamedTuple):
@@ -70,14 +68,14 @@ COLUMN_TITLES: Mapping[str, str] = {
     "account": "Account", "partition": "Partition", "qos": "QOS", "submitted": "Submitted",
     "started": "Started", "ended": "Ended", "elapsed": "Elapsed", "nodes": "Nodes",
     "cpus": "CPUs", "gpus": "GPUs", "time": "Time used", "cpu": "CPU", "memory": "Memory",
-    "gpu": "GPU, with a cell for each", "peak": "Peak memory", "cpu_line": "CPU over time",
+    "gpu": "GPU, with a cell for each", "peak": "Peak memory",
     "cpu_unused": "Unused CPU time", "gpu_unused": "Unused GPU time", "energy": "Energy",
     "exit": "Exit",
 }  # fmt: skip
 """The columns from which users choose, as named there; the others are shown where they say more."""
 
 _OF_TASKS = {
-    "Nodes", "CPUs", "GPUs", "Time used", "Memory", "CPU over time", "GPU", "SMs", "Exit",
+    "Nodes", "CPUs", "GPUs", "Time used", "Memory", "GPU", "SMs", "Exit",
     COLUMN_TITLES["cpu_unused"], COLUMN_TITLES["gpu_unused"],
 }  # fmt: skip
 _EACH_TASK = absent("each task of the array has its own")
@@ -89,7 +87,7 @@ DEFAULT_COLUMNS = COLUMN_TITLES.keys() - {
 
 def columns(
     chosen: Collection[str], sort: str, *, has_gpus: bool, has_waiting: bool, several_users: bool,
-    several_clusters: bool, has_measurements: bool,
+    several_clusters: bool,
 ) -> list[ListColumn]:  # fmt: skip
     """Columns from left to right, after the checkbox and the job's id: for jobs in all states.
 
@@ -103,8 +101,6 @@ def columns(
         shown.add("cluster")
     if not has_gpus:
         shown -= {"gpus", "gpu", "gpu_unused"}
-    if not has_measurements:
-        shown.discard("cpu_line")
     if has_waiting:
         shown.add("time")  # at least one for the reason
     table = {**_OWNER_COLUMNS, **_STARTED_COLUMNS}
@@ -312,11 +308,6 @@ _STARTED_COLUMNS = {
         "usage_gpu_sm_active_ratio",
         "measured on Hopper and later",
         template_filters.percent,
-    ),
-    "cpu_line": ListColumn(
-        COLUMN_TITLES["cpu_line"],
-        "",
-        lambda row, context: fragments.sparkline((context.sparklines or {}).get(row["id"])),
     ),
     "cpu_unused": _hours_column("Unused CPU time", "cpu_unused_seconds", "not measured"),
     "gpu_unused": _hours_column("Unused GPU time", "gpu_unused_seconds", "no GPU, or not measured"),

@@ -4,7 +4,6 @@
 
 (() => {
   const SECONDS = 15;
-  const SOON = 3; // if something was not available in time for the page
   const parts = () => [...document.querySelectorAll("[data-live]")];
   if (!parts().length) return;
   const gone = document.getElementById("gone");
@@ -55,5 +54,4 @@
 
   const quietly = () => renew().catch(() => {});
   setInterval(quietly, SECONDS * 1000);
-  if (document.querySelector("[data-live] .late")) setTimeout(quietly, SOON * 1000);
 })();

@@ -16,7 +16,6 @@ from batchjob_cli.run import summary
 from batchjob_stats_db.samples.folder import folder_of
 from batchjob_stats_db.samples.writer import Writer
 from tests.batchjob_cli.served_data import plain_text, serve_data
-from tests.helpers.waiting import until
 
 
 def ended_run(name, seconds, start=None, **more):
@@ -88,26 +87,6 @@ def test_half_a_cpu_is_shown_the_same_everywhere(tmp_path, capsys):
     assert row["allocated_cpus"] == 0.5
     assert row["cpu_efficiency"] == pytest.approx(0.97)
     assert all("97 %" in plain_text(page) for page in pages)
-
-
-def sparkline_paths(client, name):
-    """None of them at first where the machine is busy: no page waits for a line."""
-    page = client.get("/jobs", params={"name": name}).text
-    return re.findall(r'<svg class="spark".*?<path class="line" d="([^"]*)"', page)
-
-
-def test_sparkline_of_run_without_cpu_limit(tmp_path):
-    """One that sleeps is at the bottom, and one that keeps a CPU busy is at the top."""
-    for name, cpus in (("sleep", 0.0006), ("burn", 1.0)):
-        run = write_run(tmp_path, ended_run(name, 40.0))
-        write_samples(tmp_path, run, cpu_seconds=40 * cpus)
-    heights = {}
-    with serve_data(tmp_path) as client:
-        for name in ("sleep", "burn"):
-            (path,) = until(lambda name=name: sparkline_paths(client, name), "its line", 60)
-            heights[name] = {20 - float(y) for y in re.findall(r" ([\d.]+)", path)}
-    assert max(heights["sleep"]) <= 0.1
-    assert min(heights["burn"]) >= 19.9
 
 
 def test_duration_of_20_milliseconds_is_not_rounded(tmp_path, capsys):

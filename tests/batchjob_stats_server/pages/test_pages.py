@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-import threading
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -20,12 +19,9 @@ from tests.batchjob_stats_server.conftest import PROXY, SECRET
 from tests.batchjob_stats_server.pages.conftest import (
     HTML,
     element_text,
-    open_as,
     parse_page,
     svg_elements,
 )
-from tests.batchjob_stats_server.pages.example_history import ExampleHistory, with_example_history
-from tests.helpers.waiting import scaled
 
 
 def table_rows(document, heading):
@@ -341,24 +337,6 @@ def test_compare_page_of_many_jobs_has_a_way_to_the_others(page):
     )
     (others,) = [each.get("href") for each in note.iter("a")]
     assert parse_qs(urlsplit(others).query)["job"] == words[MAX_JOBS:]
-
-
-def test_job_list_has_cpu_sparklines(example_page):
-    document = parse_page(example_page("/jobs?limit=20"))
-    (line, *_) = svg_elements(document, "spark")
-    assert line.get("role") == "img"
-    assert re.match(r"CPU use between \d", line.get("aria-label"))
-
-
-def test_slow_time_series_store_does_not_delay_page(example_services, monkeypatch):
-    services, root_token = example_services
-    release = threading.Event()
-    monkeypatch.setattr(ExampleHistory, "job_series", lambda *_: release.wait(scaled(60)) and [])
-    with open_as(root_token, with_example_history(services, seconds=0.05)) as example_page:
-        document = parse_page(example_page("/jobs?limit=20&state=COMPLETED&sort=start_time"))
-        release.set()
-    assert not svg_elements(document, "spark")
-    assert "the curve took too long; reload" in element_text(document.find(".//main"))
 
 
 def test_underused_node_is_marked(example_page):

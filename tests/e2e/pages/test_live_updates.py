@@ -57,27 +57,3 @@ def test_job_list_updates_except_while_in_use(sign_in, site):
         page, "document.querySelector('form.live caption').textContent.startsWith('Jobs: running')"
     )
     assert page.troubles == []
-
-
-def test_job_list_reloads_soon_for_late_sparklines(sign_in, site):
-    page = sign_in()
-    page.clock.install()
-    answers = []
-
-    def without_lines(route):
-        answer = route.fetch()
-        text = answer.text()
-        if not answers:
-            text = text.replace(
-                '<svg class="spark"', '<span class="late">-</span><svg class="spark"'
-            )
-        answers.append(text)
-        route.fulfill(response=answer, body=text)
-
-    page.route("**/jobs?limit=6", without_lines)
-    page.goto(f"{site[0]}/jobs?limit=6")
-    assert page.locator(".late").count()
-    page.clock.run_for(4_000)
-    wait_until(page, "!document.querySelector('.late')")
-    assert page.locator("svg.spark").count()
-    assert page.troubles == []

@@ -10,12 +10,6 @@ from batchjob_stats_db.days import DAY
 from batchjob_stats_server.pages.rendering import charts
 
 
-def test_a_line_goes_from_left_to_right_and_leaves_gaps_open():
-    points = [(0, 0.0), (10, 1.0), (20, 2.0), (100, 1.0)]
-    assert charts.line_path(points, 100, 20, 2.0) == "M0.0 20.0L10.0 10.0L20.0 0.0M100.0 10.0"
-    assert charts.line_path([], 100, 20, 1) == ""
-
-
 def test_columns_are_stacked():
     days = {0: (1.0, 3.0), DAY: (0.0, 0.0)}
     chart = charts.day_chart("h", "CPU", {"used": "main", "free": "rest"}, days, 0, 2 * DAY, str)

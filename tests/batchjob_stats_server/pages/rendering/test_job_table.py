@@ -30,7 +30,7 @@ def site(tmp_path_factory):
 def columns(**changes):
     everything = {
         "chosen": COLUMN_TITLES, "sort": "", "has_waiting": False, "has_gpus": True,
-        "several_users": True, "several_clusters": True, "has_measurements": True,
+        "several_users": True, "several_clusters": True,
     }  # fmt: skip
     return job_table.columns(**everything | changes)
 
@@ -40,7 +40,7 @@ def titles(**changes):
 
 
 def test_cells_are_made_of_the_columns_that_lists_read(site):
-    facts = TableContext(example_site.NOW, {}, {})
+    facts = TableContext(example_site.NOW, {})
     started = list_jobs(
         site, EVERYTHING, Filter(started=True), page=Page(200, columns=LISTED_COLUMNS)
     ).rows
@@ -60,9 +60,8 @@ def test_cells_are_made_of_the_columns_that_lists_read(site):
 def test_a_table_has_the_columns_that_were_chosen():
     shown = titles(chosen={"cpu", "gpu"}, has_gpus=False)
     assert shown == ["Name", "State", "User", "Cluster", "CPU"]
-    alone = {"chosen": {"cpu_line"}, "several_users": False, "several_clusters": False}
-    assert titles(**alone) == ["Name", "State", "CPU over time"]
-    assert titles(**alone, has_measurements=False) == ["Name", "State"]
+    alone = {"chosen": {"memory"}, "several_users": False, "several_clusters": False}
+    assert titles(**alone) == ["Name", "State", "Memory"]
 
 
 def test_a_table_has_the_column_by_which_it_is_sorted(site):
@@ -70,7 +69,7 @@ def test_a_table_has_the_column_by_which_it_is_sorted(site):
     by_waste = {**alone, "sort": "gpu_unused_seconds"}
     assert titles(**by_waste) == ["Name", "State", "CPU", "Unused GPU time"]
     assert titles(**by_waste, has_gpus=False) == ["Name", "State", "CPU"]
-    facts = TableContext(example_site.NOW, {}, {})
+    facts = TableContext(example_site.NOW, {})
     shown = columns(**by_waste)[-1]
     cells = [
         shown.render_cell({"gpu_unused_seconds": seconds}, facts) for seconds in (9000.0, None)
@@ -82,7 +81,7 @@ def test_a_table_has_the_column_by_which_it_is_sorted(site):
 def test_jobs_that_wait_have_a_reason_in_place_of_their_use(site):
     (row,) = list_jobs(site, EVERYTHING, Filter(states=("PENDING",)), page=Page(1)).rows
     shown = columns(chosen={"cpu", "started"}, has_waiting=True)
-    facts = TableContext(example_site.NOW, {}, {})
+    facts = TableContext(example_site.NOW, {})
     body = job_table.body([{**row, "reason": "Priority"}], shown, facts, is_waiting=True)
     assert 'data-label="Submitted"' in body
     assert re.search(r'data-label="Reason">.*Priority', body)
@@ -91,7 +90,7 @@ def test_jobs_that_wait_have_a_reason_in_place_of_their_use(site):
 
 def test_energy_by_accounting_is_that_of_its_nodes():
     (shown,) = (each for each in columns() if each.title == "Energy")
-    facts = TableContext(example_site.NOW, {}, {})
+    facts = TableContext(example_site.NOW, {})
     measured, accounted = (
         shown.render_cell({"energy_used_joules": 3600.0, "energy_basis": basis}, facts)
         for basis in ("measured", "accounting")
@@ -102,7 +101,7 @@ def test_energy_by_accounting_is_that_of_its_nodes():
 def test_cpus_of_a_job_whose_allocation_changed_are_those_at_last(site):
     filters, page = Filter(started=True), Page(1, columns=LISTED_COLUMNS)
     (row,) = list_jobs(site, EVERYTHING, filters, page=page).rows
-    facts = TableContext(example_site.NOW, {}, {})
+    facts = TableContext(example_site.NOW, {})
     (shown,) = (each for each in columns() if each.title == "CPUs")
     held = {"allocated_cpus": 4, "resized_cpu_seconds": None}
     assert shown.render_cell({**row, **held}, facts) == "4"

@@ -1,7 +1,6 @@
 """What is low, and what differs from its like."""
 
-from batchjob_stats_db.timeseries.base import Point, TimeSeries
-from batchjob_stats_server.pages.rendering import sparklines, usage_bars
+from batchjob_stats_server.pages.rendering import usage_bars
 from batchjob_stats_server.report.model import Efficiency
 
 
@@ -58,26 +57,3 @@ def test_one_that_does_less_than_the_others():
 def test_nothing_is_compared_with_nothing():
     assert usage_bars.compare_parts({}) == {}
     assert usage_bars.compare_parts({"n1": 0.0})["n1"].ratio is None
-
-
-def course(*values):
-    return TimeSeries({}, [Point(60.0 * n, value, value, value) for n, value in enumerate(values)])
-
-
-def test_a_line_is_the_sum_of_the_nodes():
-    spark = sparklines.cpu_sparkline([course(1.0, 2.0), course(1.0, 0.0)], 4)
-    assert spark[0] == "M0.0 10.0L100.0 10.0"
-    assert spark[1].replace("\u202f", " ") == "CPU use between 50 % and 50 %, mean 50 %"
-
-
-def test_lines_of_little():
-    assert sparklines.cpu_sparkline([], 4) == ("", "not measured")
-    assert sparklines.cpu_sparkline([course(1.0)], 1)[0] == "M0.0 0.0L100.0 0.0"
-    assert sparklines.cpu_sparkline([course(0.0, 0.0)], None)[1] == "no CPU was used"
-
-
-def test_without_a_number_of_cpus_a_job_that_sleeps_is_at_the_bottom():
-    spark = sparklines.cpu_sparkline([course(0.0006, 0.0006)], None)
-    busy = sparklines.cpu_sparkline([course(1.9, 2.0)], None)
-    assert spark[1] == "CPU use between 0.0006 CPUs and 0.0006 CPUs, mean 0.0006 CPUs"
-    assert spark[0] != busy[0]
