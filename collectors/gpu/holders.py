@@ -1,7 +1,7 @@
 """The map between jobs and GPUs, many to many.
 
 A job holds the GPUs of its most trustworthy allocation source. A job without any source holds the
-GPUs that its processes use, unless they are allocated to another job. Idle GPUs stay in the map.
+GPUs that its processes use, unless another job verifiably holds them. Idle GPUs stay in the map.
 """
 
 import os
@@ -182,11 +182,7 @@ def _holdings_of_unit(
         for job in jobs
         if job in trusted or unit in job.used_units or (job.holder.name, unit) in confirmed
     ]
-    # If the unit is allocated to nobody, its holders are the jobs that use it and whose GPUs no
-    # source states.
-    holding_jobs = _select_holders(allocated, trusted, confirmed_jobs) or [
-        job for job in jobs if job.allocation is None
-    ]
+    holding_jobs = _select_holders(jobs, allocated, trusted, confirmed_jobs)
     shares = _shares(holding_jobs)
     whole_claims = [job for job in allocated if not _is_partial(job)]
     name = f"{unit.gpu.uuid}/{unit.gpu_instance}"
@@ -210,19 +206,23 @@ def _holdings_of_unit(
 
 
 def _select_holders(
-    allocated: list[_GpuClaims], trusted: list[_GpuClaims], confirmed_jobs: list[_GpuClaims]
+    jobs: list[_GpuClaims],
+    allocated: list[_GpuClaims],
+    trusted: list[_GpuClaims],
+    confirmed_jobs: list[_GpuClaims],
 ) -> list[_GpuClaims]:
-    """The holders of a unit among the jobs whose sources name it.
+    """The holders of a unit among the jobs that name or use it.
 
     A job's environment is accepted unless it contradicts something that users cannot write: root or
-    the kernel allocated the unit to other jobs, or processes of other jobs that claim all of it run
-    on it.
+    the kernel allocated the unit to other jobs, or processes of other jobs that claim all of it, or
+    whose GPUs no source states, run on it.
     """
     if trusted:
         return trusted
-    if any(job in confirmed_jobs and not _is_partial(job) for job in allocated):
-        return [job for job in allocated if job in confirmed_jobs]
-    return allocated
+    confirmed = [job for job in allocated if job in confirmed_jobs]
+    if any(not _is_partial(job) for job in confirmed):
+        return confirmed
+    return allocated if confirmed else [job for job in jobs if not job.allocation] or allocated
 
 
 def _job_usage(

@@ -1,14 +1,16 @@
 """Busy seconds of a GPU: a recorded ring of samples, gaps, steps of the clock, and a fallback."""
 
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from collectors.gpu import nvidia, nvidia_watch
 from collectors.gpu.busy import BusyCounter, UtilizationSample
+from tests.helpers.clock import Clock
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
+NOW = 1795745230.0
 
 # Loads on an H200, by the times between which it ran nothing else: seconds of kernels or copies.
 LOADS = {
@@ -146,8 +148,9 @@ def test_samples_are_read_whatever_the_interval_is(host):
 
 
 def test_busy_seconds_are_exposed(fake_nvml, driver, eventually):
+    driver.host = replace(driver.host, clock=Clock(NOW))  # also of the samples
     fake_nvml.add_gpus(1)
-    first = int((time.time() + 0.4) * 1e6)  # newer than anything that was read
+    first = int(NOW * 1e6)
     fake_nvml.set({"gpu0.samples": f"{first}:100"})
     driver.start()
     eventually(lambda: driver.known_gpus() and counted(driver) == (0, 0))

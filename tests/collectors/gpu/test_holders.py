@@ -124,9 +124,17 @@ def test_job_using_the_gpu_of_another_has_no_share():
 
 def test_job_without_allocation_gets_no_share_of_an_allocated_gpu():
     jobs = [job("1", slurm_gpus(0)), job("2", None, (20,))]
-    uses, _ = map_jobs(jobs, [reading(plain_gpu(0), 0.9, (GpuProcess(20, 1e9),))])
+    used = [reading(plain_gpu(0), 0.9, (GpuProcess(20, 1e9),))]
+    uses, _ = map_jobs(jobs, used, prolog={"1": frozenset({"0"})})
     assert uses["1", "0"].share == 1.0
     assert uses["2", "0"].share is None
+
+
+def test_claim_of_the_environment_takes_nothing_from_a_job_known_by_its_process():
+    jobs = [job("1", slurm_gpus(0)), job("2", None, (10,))]
+    found, holds = map_confirmed(jobs, ON_GPU_0)
+    assert holds == {"1": (None, False), "2": (1.0, True)}
+    assert [(each.kind, each.job.jobid) for each in found.conflicts] == [("unconfirmed", "1")]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Busy seconds of jobs: who held the GPU in each sample of the driver."""
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from collectors.gpu.holders import Holding
 from collectors.gpu.job_busy import JobBusyCounters
 from collectors.gpu.reading import GpuProcess, GpuReading
 from collectors.jobs.view import JobHolder, JobLifetime, make_name
-from tests.collectors.gpu.test_busy_seconds import recorded_samples
+from tests.collectors.gpu.test_busy_seconds import NOW, recorded_samples
+from tests.helpers.clock import Clock
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 GPU = Gpu("nvidia", 0, "GPU-0", 0, "00000000:0B:00.0", "NVIDIA H200")
@@ -195,8 +195,8 @@ def test_each_sample_is_given_once_and_a_removed_job_forgotten(node):
 class OneJob:
     """The holder of GPU 0, which ends when it is told to."""
 
-    def __init__(self):
-        self.name, self.started, self.ended = make_name("slurm", "7", "alice"), time.time(), None
+    def __init__(self, started):
+        self.name, self.started, self.ended = make_name("slurm", "7", "alice"), started, None
 
     def holders(self):
         environ = {"SLURM_JOB_GPUS": "0", "SLURM_JOB_NUM_NODES": "1"}
@@ -207,12 +207,12 @@ class OneJob:
 
 
 def test_ended_job_keeps_its_busy_seconds(fake_nvml, host, eventually):
-    ahead = [0.0]
-    jobs = OneJob()
+    clock = Clock(NOW)  # also of the samples, which are thus never too old
+    jobs = OneJob(NOW)
     fake_nvml.add_gpus(1)
-    first = int((time.time() + 0.3) * 1e6)
+    first = int(NOW * 1e6)
     fake_nvml.set({"gpu0.samples": f"{first}:0", "gpu0.process0": "10 5000 COMPUTE"})
-    node = replace(host, clock=lambda: time.time() + ahead[0])
+    node = replace(host, clock=clock)
     collector = GpuCollector(node, GpuOptions(interval=0.02), jobs)
 
     def shown(name):
@@ -225,9 +225,9 @@ def test_ended_job_keeps_its_busy_seconds(fake_nvml, host, eventually):
         eventually(lambda: shown("job_gpu_observed_seconds_total") == [0])
         fake_nvml.set({"gpu0.samples": f"{first + 200_000}:49 {first + 400_000}:100"})
         eventually(lambda: shown("gpu_observed_seconds_total") == pytest.approx([0.4]))
-        jobs.ended = time.time() + 2
+        jobs.ended = NOW + 2
         eventually(lambda: shown("job_gpu_info") == [])
-        ahead[0] = 40.0
+        clock.now = NOW + 40
         eventually(lambda: shown("job_gpu_observed_seconds_total") == pytest.approx([0.4]))
         assert shown("job_gpu_busy_seconds_total") == pytest.approx([0.299])
         assert shown("job_gpu_unobserved_seconds_total") == []
