@@ -99,13 +99,13 @@ def duration(value: Any) -> float:
     """Seconds from `90`, `90s`, `5m`, `1h30m`, `2d` (Prometheus' units)."""
     raw = str(value).strip() if not isinstance(value, bool) else ""
     if raw.isascii() and raw.replace(".", "", 1).isdigit():
-        return float(raw)
+        raw += "s"
     if _DURATION.fullmatch(raw):
         parts = _DURATION_PART.findall(raw)
         total = sum(float(number) * DURATION_UNITS[unit] for number, unit in parts)
-        if total > 0 or raw in ("0s", "0m", "0h"):
+        if total <= 36500 * DURATION_UNITS["d"]:  # no thread can wait for more than 292 years
             return total
-    raise ValueError(f"expected a duration such as 30s, 5m or 1h30m, got {value!r}")
+    raise ValueError(f"expected a duration such as 30s, 5m or 1h30m, up to 36500d, got {value!r}")
 
 
 @with_metavar("SIZE")

@@ -129,9 +129,8 @@ def power_reader(
     if options.access == "command":
         words = tuple(shlex.split(options.command))
         if not words:
-            raise SettingsError(
-                "collector.ipmi.command: expected for collector.ipmi.access=command"
-            )
+            message = "collector.ipmi.command: expected for collector.ipmi.access=command"
+            raise SettingsError(message)
         return lambda: read_tool(words, options.timeout), lambda: None
     connect = (lambda: open_device(host.dev)) if options.access == "device" else _lan(options)
     bmc = BmcPower(connect, options.timeout, options.source, options.sensor)
@@ -143,10 +142,11 @@ def _lan(options: IpmiOptions) -> Callable[[], Bmc]:
         if not getattr(options, name):
             flag = name.replace("_", "-")
             raise SettingsError(f"collector.ipmi.{flag}: expected for collector.ipmi.access=lan")
+    if not 0 < options.port < 65536:
+        raise SettingsError(f"collector.ipmi.port: expected 1 to 65535, got {options.port}")
     host = options.host.replace("{node}", os.uname().nodename.partition(".")[0])
-    return lambda: LanSession(
-        host, options.port, options.user, options.password_file, options.privilege
-    )
+    user, password_file, privilege = options.user, options.password_file, options.privilege
+    return lambda: LanSession(host, options.port, user, password_file, privilege)
 
 
 COLLECTOR = CollectorModule(

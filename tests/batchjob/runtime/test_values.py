@@ -50,7 +50,8 @@ def test_durations(value, seconds):
 
 
 @pytest.mark.parametrize(
-    "value", ["", "s", "5x", "m5", "-5s", "1..5s", "5 m", True, None, [], "nan", "inf", "²"]
+    "value",
+    ["", "s", "5x", "m5", "-5s", "1..5s", "5 m", True, None, [], "nan", "inf", "²", "36501d", 1e10],
 )
 def test_invalid_durations(value):
     with pytest.raises(ValueError, match="expected a duration"):

@@ -221,11 +221,16 @@ def test_missing_driver_is_logged_as_info(tmp_path, caplog):
     assert collector.meters() == ()
 
 
+LAN = {"access": "lan", "host": "b", "user": "u", "password-file": "/secret"}
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
         ({"access": "lan", "host": "b", "user": "u"}, "collector.ipmi.password-file: expected"),
         ({"access": "lan"}, "collector.ipmi.host: expected"),
+        (LAN | {"port": 65536}, "collector.ipmi.port: expected 1 to 65535, got 65536"),
+        (LAN | {"port": 0}, "collector.ipmi.port: expected 1 to 65535, got 0"),
         ({"access": "command"}, "collector.ipmi.command: expected"),
         ({"access": "telepathy"}, "expected one of device, lan, command"),
         ({"access": "command", "command": "ipmitool -P x dcmi"}, "exposes the password"),
