@@ -191,7 +191,7 @@ def _identified(
     shared = by_gpu(Statistic.TOTAL, _UNOBSERVED, "shared")
     claimed = by_gpu(Statistic.TOTAL, _UNOBSERVED, "claimed")
     mps = by_gpu(Statistic.TOTAL, _UNOBSERVED, "mps")
-    free_busy = math.fsum(each.value for each in series.get((Statistic.TOTAL, _FREE_BUSY), ()))
+    free_busy = by_gpu(Statistic.TOTAL, _FREE_BUSY)
     # Of samples where an exporter has no peak; a peak is the more, since it misses less.
     memory = by_gpu(Statistic.PEAK, _MEMORY) | by_gpu(Statistic.PEAK, _MEMORY_PEAK)
     profiled = by_gpu(Statistic.TOTAL, _PROFILED)
@@ -203,9 +203,10 @@ def _identified(
     for key in sorted(means.keys() | memory.keys() | observed.keys() | profiled.keys()):
         samples = int(counts.get(key, 0))
         if key in observed:
-            # Free GPUs are those that no job verifiably holds, whoever claims them.
             unclear = claimed.get(key, 0.0)
-            idle = unclear if is_allocated and free_busy < thresholds().idle_gpu * unclear else 0.0
+            # Of the node's GPUs that no job verifiably holds, whoever claims them; if it is known.
+            free = free_busy.get((key[0], "", "", ""), unclear)
+            idle = unclear if is_allocated and free < thresholds().idle_gpu * unclear else 0.0
             known = observed[key] + idle
             covered = min(known, seconds)
             ratio = min(1.0, busy.get(key, 0.0) / known) if covered > 0 else None

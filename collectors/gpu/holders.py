@@ -240,11 +240,10 @@ def _job_usage(
     if processes is None:
         return None, None, utilization
     own_processes = job.used_units.get(unit, ())
-    is_only_user = bool(own_processes) or not processes
     return (
         len(own_processes),
         _sum_or_none(each.memory_bytes for each in own_processes),
-        utilization if is_only_user else None,
+        utilization if own_processes or not processes else None,
     )
 
 

@@ -90,6 +90,17 @@ def test_idle_gpu_that_others_claim_without_holding_it_is_idle(claimed, busy, al
     assert found.utilization_ratio == (0.0 if seen else None)
 
 
+@pytest.mark.parametrize("free", [(), (total(FREE_BUSY, 0.0, node="n2"),)])
+def test_claimed_gpu_is_not_idle_where_what_its_node_s_free_gpus_did_is_not_known(free):
+    (found,) = usages(
+        total(OBSERVED, 0.0, **GPU_0),
+        total(UNOBSERVED, HOUR, **GPU_0, reason="claimed"),
+        *free,
+        held=(("n1", 1),),
+    )
+    assert (found.utilization_ratio, found.shared_seconds) == (None, HOUR)
+
+
 def test_others_on_the_node_leave_the_use_unknown_rather_than_wrong():
     """Two jobs, whose GPUs nothing tells apart: one of the four free GPUs is busy."""
     (found,) = usages(total(FREE_BUSY, HOUR), total(FREE_OBSERVED, 4 * HOUR), held=(("n1", 1),))
