@@ -103,10 +103,9 @@ class KernelCounters:
         state.updated_at = self._read_at
         is_same = True
         ids = state.cgroups.values()
+        network = answer.network or {}
         # Without loopback, as in a network namespace.
-        wires = None
-        if answer.network is not None:
-            wires = {job: wire for job, (wire, _) in answer.network.items()}
+        wires = {each: network[each][0] for each in ids if each in network}
         for wanted, counted, counters in zip(
             self._wanted, (answer.process_io, wires), (state.io, state.sockets), strict=True
         ):

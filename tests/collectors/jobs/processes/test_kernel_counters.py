@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -87,3 +88,23 @@ def test_traffic_of_sockets_has_bytes_and_no_errors(helper_socket, tmp_path):
     assert NETWORK_RECEIVE_ERRORS.read_each(received) is None
     assert counted.shown(state, state.io) is None
     assert not counted.counts_io
+
+
+def test_taking_a_job_s_counters_costs_the_same_however_many_jobs_there_are(
+    helper_socket, tmp_path
+):
+    def seconds_for_a_hundred(jobs):
+        states = [KernelState({f"{tmp_path}/job_{number}": number}) for number in range(jobs)]
+        counted = KernelCounters(
+            Host(helper=helper_socket, cgroupfs=str(tmp_path)), io=True, network=True
+        )
+        counted.refresh(states, has_ended=False)
+        begin = time.thread_time()
+        for state in states[:100]:
+            counted.update(state)
+        assert all(counted.interfaces(state) for state in states[:100])
+        return time.thread_time() - begin
+
+    few = min(seconds_for_a_hundred(100) for _ in range(3))
+    many = min(seconds_for_a_hundred(5000) for _ in range(3))
+    assert many < 10 * few
