@@ -633,6 +633,22 @@ def lsf_second_change():
     )
 
 
+def lsf_first_and_third_change():
+    return lsf_phases_with(
+        f'"JOB_RESIZE" "10.1" {BEGIN + 660} 7 0 {BEGIN + 60} 1001 "alice" 1 {BEGIN + 60} '
+        '2 "4*n1" "8*n2" 1 "4*n2" 0 0',
+        f'"JOB_RESIZE" "10.1" {BEGIN + 1860} 7 0 {BEGIN + 60} 1001 "alice" 1 {BEGIN + 1260} '
+        '2 "4*n1" "2*n2" 1 "2*n2" 0 0',
+    )
+
+
+def lsf_change_after_the_end():
+    return lsf_phases_with(
+        f'"JOB_RESIZE" "10.1" {BEGIN + 90_000} 7 0 {BEGIN + 60} 1001 "alice" 1 {BEGIN + 60} '
+        '2 "4*n1" "4*n2" 1 "4*n2" 0 0'
+    )
+
+
 def lsf_stream_phases():
     job = lsf_stream(Life(JobState.COMPLETED, 60, 3660, resized=660))
     return lsb_acct.with_phases(job, {})
@@ -646,6 +662,8 @@ def lsf_stream_phases():
         pbs_third_phase,
         lsf_phases_with,
         lsf_second_change,
+        lsf_first_and_third_change,
+        lsf_change_after_the_end,
         lsf_stream_phases,
     ],
 )

@@ -155,13 +155,15 @@ def _counted(texts: Sequence[str], at: int) -> tuple[Sequence[str], int]:
 def with_phases(job: job_records.JobRecord, phases: Phases) -> job_records.JobRecord:
     """The ended job with what its earlier phases held beyond its last allocation.
 
-    What it held is not known if the first of them was not read.
+    What it held is not known if one of them was not read, or ended after the job.
     """
     found = phases.pop(job.jobid, [])
     is_resized = found or job.resized_cpu_seconds is not None
     if not is_resized or job.allocated_cpus is None or job.start_time is None:
         return job
-    if not found or found[0][0] > job.start_time:
+    ends = [job.start_time, *(end for _, end, _ in found)]
+    follow = all(begin <= end for (begin, *_), end in zip(found, ends, strict=False))
+    if not found or not follow or ends[-1] > (job.end_time or 0.0):
         return not_known(job)
     changes: list[job_records.Reallocation] = []
     following = job.allocated_cpus
