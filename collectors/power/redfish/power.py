@@ -37,8 +37,8 @@ Get = Callable[[str], dict[str, Any]]  # returns the resource at a path; raises 
 _FAILURES_BEFORE_NEW_SEARCH = 3
 _MAX_PAGES = 32
 # Parts of a node or rack.
-_PART_TYPES = {"Component", "Module", "Card", "Zone", "Cartridge", "Drawer", "Shelf"}
-_ENCLOSURE_TYPES = {"Enclosure", "Rack", "RackGroup", "Row", "Pod"}  # of several nodes
+_PART_TYPES = ("Component", "Module", "Card", "Zone", "Cartridge", "Drawer", "Shelf")
+_ENCLOSURE_TYPES = ("Enclosure", "Rack", "RackGroup", "Row", "Pod")  # of several nodes
 _NODE_NAMES = ("system power control", "server power control", "system input power")
 _NOT_IN_USE = {"Absent", "Disabled", "UnavailableOffline", "StandbyOffline"}
 

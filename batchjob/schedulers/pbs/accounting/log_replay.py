@@ -237,10 +237,8 @@ class PbsLogReplay:
             self.unfinished[line.jobid] = next_run
             ended_record = self._remember_ended(ended_record, job, line.timestamp)
             return [ended_record, self._partial_record(line.jobid, next_run, JobState.PENDING, "Q")]
-        run, waiting = (
-            self._run_number(line),
-            _without_end(line, "start", "exec_host", "exec_vnode"),
-        )
+        run = self._run_number(line)
+        waiting = _without_end(line, "start", "exec_host", "exec_vnode")
         if pbs_records.never_ran(line.row):  # a start that PBS gave up is no run
             again = self._record_unfinished(waiting, run, JobState.PENDING, "Q")
             return [again._replace(reason=_rerun_reason(line))]

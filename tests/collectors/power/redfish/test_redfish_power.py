@@ -48,6 +48,13 @@ def test_environment_metrics_are_preferred():
     assert node_watts(documents) == {"1": 374}
 
 
+@pytest.mark.parametrize("nonsense", [None, [], {}, 7, "Spaceship"])
+def test_chassis_whose_type_makes_no_sense_is_no_part_of_another(nonsense):
+    documents = documents_with_power({"PowerConsumedWatts": 344})
+    documents[CHASSIS] = {**documents[CHASSIS], "ChassisType": nonsense}
+    assert node_watts(documents) == {"1": 344}
+
+
 @pytest.mark.parametrize("reading", [None, 0, "", True, -5, "NaN", 10**400, {}])
 def test_invalid_reading_falls_back_to_the_next_resource(reading):
     documents = one_node(
