@@ -40,7 +40,7 @@ _MAX_PAGES = 32
 _PART_TYPES = ("Component", "Module", "Card", "Zone", "Cartridge", "Drawer", "Shelf")
 _ENCLOSURE_TYPES = ("Enclosure", "Rack", "RackGroup", "Row", "Pod")  # of several nodes
 _NODE_NAMES = ("system power control", "server power control", "system input power")
-_NOT_IN_USE = {"Absent", "Disabled", "UnavailableOffline", "StandbyOffline"}
+_NOT_IN_USE = ("Absent", "Disabled", "UnavailableOffline", "StandbyOffline")
 
 PowerLocation = tuple[str, Callable[[], float | None]]
 """The Id of a chassis, and the function that reads its power from the resource that has it.

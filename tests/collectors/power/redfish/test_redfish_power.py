@@ -105,8 +105,9 @@ def test_inputs_of_enabled_supplies_are_added():
     assert node_watts(documents_with_power(PowerSupplies=supplies)) == {"1": 200}
 
 
-def test_enabled_supply_without_a_value_leaves_the_sum_unknown():
-    supplies = [{"PowerInputWatts": 200}, {"PowerInputWatts": None}]
+@pytest.mark.parametrize("status", [None, {"State": []}, {"State": {}}])
+def test_enabled_supply_without_a_value_leaves_the_sum_unknown(status):
+    supplies = [{"PowerInputWatts": 200}, {"PowerInputWatts": None, "Status": status}]
     assert node_watts(documents_with_power(PowerSupplies=supplies)) == {}
 
 
