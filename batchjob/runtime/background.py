@@ -30,7 +30,7 @@ class PeriodicTask:
         self._woken = threading.Event()
         self._once = LogOnce(log)
         self._thread: threading.Thread | None = None
-        self.stopping = False
+        self.stopping, self.patience_seconds = False, 2.0
 
     def start(self) -> None:
         """Start; the first step runs after the first pause."""
@@ -46,7 +46,7 @@ class PeriodicTask:
         self.stopping = True
         self._woken.set()
         if self._thread is not None:
-            self._thread.join(timeout=2)
+            self._thread.join(self.patience_seconds)
 
     def _run(self) -> None:
         self._woken.wait(self._first_pause)

@@ -73,6 +73,7 @@ class Recorder(PeriodicTask):
         `runs`: the directory of this machine's own runs.
         """
         super().__init__("samples", self._record_and_pause)
+        self.patience_seconds = 10.0  # to pack the files of all running jobs
         self._take = take
         self._samples = samples
         self._runs = runs

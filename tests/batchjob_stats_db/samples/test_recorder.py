@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -334,3 +335,20 @@ def test_stop_takes_a_last_sample(tmp_path):
     recorder.stop()
     assert threading.active_count() == threads
     assert read_samples(tmp_path, "1")[-1].get("cpu_user_seconds") == 100
+
+
+def test_stop_waits_for_the_last_samples_on_a_slow_disk(tmp_path):
+    is_first, last_taken = threading.Event(), threading.Event()
+
+    def take():
+        if is_first.is_set():
+            time.sleep(2.5)
+            last_taken.set()
+        is_first.set()
+        return []
+
+    recorder = Recorder(take, tmp_path, RecorderOptions(interval=3600.0))
+    recorder.start()
+    until(is_first.is_set)
+    recorder.stop()
+    assert last_taken.is_set()
