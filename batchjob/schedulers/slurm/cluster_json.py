@@ -39,12 +39,13 @@ def node(row: Mapping[str, Any]) -> cluster.ClusterNode:
     base, *flags = [word.lower() for word in words if word] or ["unknown"]
     memory, allocated = parse_count(row.get("real_memory")), parse_count(row.get("alloc_memory"))
     used = str(row["gres_used"] or "") if "gres_used" in row else None
+    partitions = row.get("partitions")
     gpus, gpus_allocated, models = node_gpus(str(row.get("gres") or ""), used)
     return cluster.ClusterNode(
         str(row["name"]),
         base,
         frozenset(flags) - {"invalid"},
-        tuple(map(str, row.get("partitions") or ())),
+        tuple(map(str, partitions)) if isinstance(partitions, list) else (),
         # Without the CPUs of specialised cores, which no job gets (23.02 and later).
         parse_count(row.get("effective_cpus")) or parse_count(row.get("cpus")),
         parse_count(row.get("alloc_cpus")),

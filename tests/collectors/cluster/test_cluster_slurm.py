@@ -340,6 +340,13 @@ def test_arbitrary_text_is_parsed_or_rejected(text):
     assert min(gres_gpus(text).values(), default=0) >= 0
 
 
+@pytest.mark.parametrize("partitions", [7, "cpu", {"cpu": 1}, None])
+def test_node_whose_partitions_make_no_sense_is_counted_with_the_others(partitions):
+    rows = [{"name": "n1", "partitions": partitions}, {"name": "n2", "partitions": ["cpu"]}]
+    nodes = slurm_json.nodes({"nodes": rows})
+    assert [node.partitions for node in nodes] == [(), ("cpu",)]
+
+
 def test_gpus_of_several_models():
     gres, used = "gpu:a100:2(S:0),gpu:v100:4,gpu:1,shard:8", "gpu:a100:1(IDX:0),gpu:v100:0(IDX:N/A)"
     assert sum(gres_gpus(gres).values()) == 7
