@@ -27,6 +27,7 @@ Totals = Mapping[str, Any]
 
 MOST_TASKS = 20_000  # tasks of the arrays of a page; those of further arrays are listed one by one
 _MOST_READS = 20  # of a page of arrays, whose tasks fill a list: a page may be shorter
+_MOST_LEFT_OUT = 250  # in one statement: SQLite refuses one with a thousand terms
 
 
 def list_jobs(
@@ -44,10 +45,9 @@ def list_jobs(
     arrays: dict[Array | None, Totals | None] = {None: None}
     more = page.after
     for _ in range(_MOST_READS):
-        left_out = tuple(
-            (*each, totals["id"]) for each, totals in arrays.items() if each and totals
-        )
-        others = which._replace(arrays_left_out=left_out)
+        sizes = [(of["jobs"], (*each, of["id"])) for each, of in arrays.items() if each and of]
+        largest = sorted(sizes, reverse=True)[:_MOST_LEFT_OUT]
+        others = which._replace(arrays_left_out=tuple(each for _, each in largest))
         rest = Page(page.limit - len(shown), more)
         jobs, more = job_list.find_page(db, access, others, order, rest)
         arrays |= _totals_of(db, access, {*map(_array_of, jobs)} - arrays.keys())

@@ -96,3 +96,18 @@ def test_tasks_of_arrays_that_are_too_large_are_listed_one_by_one(db, monkeypatc
         rows, after = list_jobs(db, EVERYTHING, Filter(arrays_once=True), page=Page(2, after))
         found.update(row["array_jobid"] for row in rows)
     assert (found["3"], found["4"], found["5"]) == (1, 4, 5)
+
+
+def test_page_of_more_arrays_than_a_statement_has_room_for(engine, store, job, now):
+    tasks = (
+        job(f"{task}{n:04}", array_jobid=f"{n}", array_index=task, start_time=now + 1200 * task + n)
+        for task in range(2)
+        for n in range(1100)
+    )
+    store.write(Batch(tuple(tasks), (), "", 0), "s")
+    oldest_first, once = SortOrder("start_time", descending=False), Filter(arrays_once=True)
+    with engine.connect() as db:
+        first, after = list_jobs(db, EVERYTHING, once, oldest_first, Page(1000))
+        second, after = list_jobs(db, EVERYTHING, once, oldest_first, Page(1000, after))
+    assert [row["jobid"] for row in (*first, *second)] == [str(n) for n in range(1100)]
+    assert after is None
