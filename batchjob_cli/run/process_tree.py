@@ -33,7 +33,7 @@ class ProcessTree:
         # A child's peak (ru_maxrss) includes the memory that it shared with us before execve(2).
         self._own_peak_memory = _own_peak_bytes()
         self.user_cpu_seconds = self.system_cpu_seconds = 0.0
-        self._sampled_user = self._sampled_system = 0.0
+        self._counted: dict[Quantity, float] = {}
         self.peak_memory_bytes: int | None = None
         self.read_bytes: int | None = 0
         self.written_bytes: int | None = 0
@@ -50,18 +50,13 @@ class ProcessTree:
                 return ended
             read, written = _storage_bytes(found.si_pid)
             pid, status, used = os.wait4(found.si_pid, 0)
-            self._add_usage(used, read, written)
+            self.user_cpu_seconds += used.ru_utime
+            self.system_cpu_seconds += used.ru_stime
+            self.read_bytes = _add_known(self.read_bytes, read)
+            self.written_bytes = _add_known(self.written_bytes, written)
+            if used.ru_maxrss * _KIB > self._own_peak_memory:
+                self._raise_peak(used.ru_maxrss * _KIB)
             ended[pid] = status
-
-    def _add_usage(
-        self, used: resource.struct_rusage, read: int | None, written: int | None
-    ) -> None:
-        self.user_cpu_seconds += used.ru_utime
-        self.system_cpu_seconds += used.ru_stime
-        self.read_bytes = _add_known(self.read_bytes, read)
-        self.written_bytes = _add_known(self.written_bytes, written)
-        if used.ru_maxrss * _KIB > self._own_peak_memory:
-            self._raise_peak(used.ru_maxrss * _KIB)
 
     def sample(self) -> dict[Quantity, float | None]:
         """What the processes use, and have used with those that ended, by the kernel's numbers."""
@@ -72,12 +67,9 @@ class ProcessTree:
             sum(int(stat[at]) + int(stat[at + _OF_CHILDREN]) for stat in stats) / self._ticks
             for at in (_USER, _SYSTEM)
         )
-        # The kernel forgets the time of children that their parent does not wait for.
-        self._sampled_user = max(self._sampled_user, self.user_cpu_seconds + user)
-        self._sampled_system = max(self._sampled_system, self.system_cpu_seconds + system)
         return {
-            job.CPU_USER: self._sampled_user,
-            job.CPU_SYSTEM: self._sampled_system,
+            **self._count(job.CPU_USER, self.user_cpu_seconds + user),
+            **self._count(job.CPU_SYSTEM, self.system_cpu_seconds + system),
             job.MEMORY_CURRENT: resident or None,
             job.MEMORY_PEAK: self.peak_memory_bytes,
             job.THREADS: sum(int(stat[_THREADS]) for stat in stats) or None,
@@ -89,7 +81,15 @@ class ProcessTree:
         for pid in self._descendants():
             more_read, more_written = _storage_bytes(pid)
             read, written = _add_known(read, more_read), _add_known(written, more_written)
-        return {job.PROCESS_IO_READ_BYTES: read, job.PROCESS_IO_WRITTEN_BYTES: written}
+        counted = self._count(job.PROCESS_IO_READ_BYTES, read)
+        return counted | self._count(job.PROCESS_IO_WRITTEN_BYTES, written)
+
+    def _count(self, counter: Quantity, value: float | None) -> dict[Quantity, float | None]:
+        """A fall would count as a restart: the kernel forgets children that nobody waits for."""
+        if value is None:
+            return {}
+        self._counted[counter] = max(value, self._counted.get(counter, 0))
+        return {counter: self._counted[counter]}
 
     def _raise_peak(self, size: int) -> None:
         self.peak_memory_bytes = max(size, self.peak_memory_bytes or 0)

@@ -24,8 +24,9 @@ def samples_of(batchjob, jobid):
         return list(file.read()), file.header
 
 
-def test_a_run_without_a_cgroup_has_samples_from_its_start_to_its_end(batchjob):
-    assert batchjob("run", "--cgroup=never", "--", sys.executable, "-c", WORK).returncode == 0
+def test_a_run_without_a_cgroup_has_samples_from_its_start_to_its_end(batchjob, tmp_path):
+    command = ("run", "--cgroup=never", "--", sys.executable, "-c", WORK)
+    assert batchjob(*command, cwd=tmp_path).returncode == 0
     record = batchjob.record()
     samples, header = samples_of(batchjob, record["jobid"])
     assert (header.jobid, header.user, header.node) == (
@@ -46,25 +47,33 @@ def test_a_run_without_a_cgroup_has_samples_from_its_start_to_its_end(batchjob):
     assert last.get("process_io_written_bytes") == record["written_bytes"] >= 1 << 20
 
 
-# Its child's time is lost when it ends: the kernel keeps it for parents that wait.
+# Its child's time and bytes are lost when it ends: the kernel keeps them for parents that wait.
 FORGETFUL = """
 import os, signal, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+ended, living = os.pipe()
 if os.fork() == 0:
+    with open("written", "wb", buffering=0) as file:
+        file.write(bytes(1 << 20))
     until = time.process_time() + 1.5
     while time.process_time() < until: pass
+    time.sleep(5)
     os._exit(0)
-time.sleep(6.5)
+os.close(living)
+os.read(ended, 1)
 """
 
 
-def test_cpu_time_never_falls(batchjob):
-    batchjob("run", "--cgroup=never", "--", sys.executable, "-c", FORGETFUL)
+def test_cpu_time_and_bytes_never_fall(batchjob, tmp_path):
+    batchjob("run", "--cgroup=never", "--", sys.executable, "-c", FORGETFUL, cwd=tmp_path)
     samples, _ = samples_of(batchjob, batchjob.record()["jobid"])
-    modes = ("cpu_user_seconds", "cpu_system_seconds")
-    used = [[sample.get(mode) for sample in samples] for mode in modes]
-    assert used == [sorted(mode) for mode in used]
-    assert sum(mode[-1] for mode in used) > 0.5
+    user, system, written = (
+        [sample.get(name) for sample in samples]
+        for name in ("cpu_user_seconds", "cpu_system_seconds", "process_io_written_bytes")
+    )
+    assert (user, system, written) == (sorted(user), sorted(system), sorted(written))
+    assert user[-1] + system[-1] > 0.5
+    assert written[-1] >= 1 << 20
 
 
 def test_a_short_run_has_its_totals(batchjob):
