@@ -46,7 +46,7 @@ from batchjob_stats_server.report.model import ReportInput
 
 router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
-_MAX_SIBLINGS = 12
+_MAX_SIBLINGS, _MAX_PENDING = 12, 200
 _MAX_NAMED_RUNS = 50
 _MAX_SHADED_STEPS = 40
 _MAIN_CURVES = {curves.CPU, curves.MEMORY, curves.GPU_UTILIZATION, curves.GPU_MEMORY}
@@ -172,8 +172,8 @@ def _dependents(db: Connection, access: Access, run: RowMapping) -> list[RowMapp
     """Jobs of the same user that wait for this one."""
     number = re.split(r"\D", run["array_jobid"] or run["jobid"])[0]
     which = Filter(run["cluster"], run["username"], states=(JobState.PENDING,), depends_on=number)
-    found = list_jobs(db, access, which, page=Page(_MAX_SIBLINGS)).rows
-    return [row for row in found if depends_on(row, run)]
+    found = list_jobs(db, access, which, page=Page(_MAX_PENDING)).rows
+    return [row for row in found if depends_on(row, run)][:_MAX_SIBLINGS]
 
 
 def _last_output(page: PageRenderer, run: RowMapping) -> tuple[str, list[str]]:

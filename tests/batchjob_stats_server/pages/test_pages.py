@@ -241,6 +241,24 @@ def test_jobs_that_depend_on_each_other_have_links(page, services):
     assert "Waiting for it" not in element_text(page("root", "/jobs/8").find(".//dl"))
 
 
+def test_job_page_names_what_waits_for_it_among_many_with_similar_ids(page, services):
+    job = schema.job.c
+    with services.writer.begin() as db:
+        row = dict(db.execute(sa.select(schema.job).where(job.jobid == "3")).mappings().one())
+        del row["id"]
+        waiting = {**row, "username": "carol", "state": "PENDING", "start_time": None,
+                   "end_time": None}  # fmt: skip
+        others = [{"jobid": str(30 + n), "dependencies": f"afterany:3{n:02}"} for n in range(20)]
+        more = [{"jobid": "29", "dependencies": "afterany:3"}, *others]
+        for n, each in enumerate(more):
+            values = waiting | each | {"submit_time": row["submit_time"] + n}
+            db.execute(sa.insert(schema.job).values(values))
+        running = sa.update(schema.job).where(job.jobid == "3")
+        db.execute(running.values(username="carol", state="RUNNING", end_time=None))
+    facts = element_text(page("root", "/jobs/3").find(".//dl[@class='facts']"))
+    assert "Waiting for it" in facts
+
+
 def test_ambiguous_job_id_lists_the_clusters(page):
     rows = table_rows(page("root", "/jobs/1"), "Choose one")
     assert {row[1] for row in rows} == {"c1", "c2"}
