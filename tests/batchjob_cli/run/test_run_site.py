@@ -41,7 +41,7 @@ def test_cpu_list_binds_run(batchjob, cgroup_mode):
     assert (done.stdout, done.stderr, done.returncode) == (f"{cpu}\n", "", 0)
     record = batchjob.record()
     assert (record["cpu_list"], record["allocated_cpus"]) == (cpu, 1)
-    assert f"CPUs {cpu}" in batchjob("job", record["jobid"]).stdout
+    assert f"bound to CPU {cpu}\n" in batchjob("job", record["jobid"]).stdout
 
 
 @pytest.mark.parametrize("given", ["x", "3-1", "", "99999", "0-"])
