@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from batchjob.local_runs.directory import LOGS, RUNS, create_directory
 from batchjob.local_runs.output import STREAMS, StreamLog
@@ -30,7 +31,9 @@ from batchjob_cli.run.queue import QueuedRun
 from batchjob_cli.run.streams import Channel, Pump, open_channel
 from batchjob_cli.run.summary import format_report, log_ended, log_started, log_waiting
 from batchjob_cli.run.supervisor import QUEUED_SIGNALS, RunEnd, RunSupervisor, end_abandoned
-from batchjob_cli.run.tree_samples import TreeSamples
+
+if TYPE_CHECKING:
+    from batchjob_cli.run.tree_samples import TreeSamples
 
 TIMED_OUT_STATUS = 124
 """The exit status if the time limit ended the run, as in timeout(1)."""
@@ -60,7 +63,7 @@ def execute_run(
         pid, channels, pumps = _start_command(spec, run, mask, cgroup)
         log_started(run)
         on_start(run)
-        samples = None if cgroup else TreeSamples(spec.data, run, tree)
+        samples = None if cgroup else _open_samples(spec, run, tree)
         end = RunSupervisor(spec, run.jobid, pid, channels, tree, cgroup, samples).run()
         wall = time.monotonic() - started
         reading = cgroup.read() if cgroup else CgroupReading()
@@ -86,6 +89,15 @@ def execute_run(
         sys.stderr.write(format_report(ended, reading.io, throttled))
         sys.stderr.flush()
     return exit_status(end)
+
+
+def _open_samples(spec: RunSpecification, run: Run, tree: ProcessTree) -> "TreeSamples | None":
+    """None where the commands are installed alone, without the packages that read samples."""
+    try:
+        from batchjob_cli.run.tree_samples import TreeSamples
+    except ModuleNotFoundError:
+        return None
+    return TreeSamples(spec.data, run, tree)
 
 
 def page_url(spec: RunSpecification, run: Run) -> str:

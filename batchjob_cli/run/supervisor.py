@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from batchjob.local_runs import record as run_files
 from batchjob.local_runs.directory import RUNS
@@ -21,7 +21,9 @@ from batchjob_cli.run.cgroup import Cgroup
 from batchjob_cli.run.defaults import RunSpecification
 from batchjob_cli.run.process_tree import ProcessTree
 from batchjob_cli.run.streams import Channel, copy_window_size
-from batchjob_cli.run.tree_samples import TreeSamples
+
+if TYPE_CHECKING:
+    from batchjob_cli.run.tree_samples import TreeSamples
 
 FORWARDED_SIGNALS = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
@@ -68,7 +70,7 @@ class RunSupervisor:
         channels: Sequence[Channel],
         tree: ProcessTree,
         cgroup: Cgroup | None,
-        samples: TreeSamples | None,
+        samples: "TreeSamples | None",
     ) -> None:
         self._spec = spec
         self._jobid = jobid
@@ -90,6 +92,8 @@ class RunSupervisor:
         while self._status is None:
             if self._samples is not None:
                 self._samples.take()
+            elif self._cgroup is None:
+                self._tree.sample()
             taken = signal.sigtimedwait(QUEUED_SIGNALS, self._wait_seconds())
             if taken is not None:
                 self._process_signal(taken)

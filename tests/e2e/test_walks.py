@@ -40,7 +40,7 @@ vera 4  cancel later                                                  | only an 
 ada  0  cancel later                                                  | cancelled
 ada  0  stop --grace=1s train                                         | stopped
 vera 0  jobs --state=STOPPED                                          | train
-ada  0  delete train                                                  | 1 deleted
+ada  0  delete train                                                  | deleted 1 run
 vera 3  job train                                                     | does not exist
 """
 

@@ -1,9 +1,13 @@
 """A run without a cgroup writes the samples of its processes itself."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import batchjob_cli
 from batchjob_stats_db.samples.file import SampleFile
 from batchjob_stats_db.samples.folder import files_of, folder_of
 
@@ -88,3 +92,16 @@ def test_a_run_goes_on_without_samples_if_they_cannot_be_written(batchjob):
     batchjob.data.mkdir()
     (batchjob.data / "samples").write_text("not a directory")
     assert batchjob("run", "--cgroup=never", "--", "echo", "done").stdout == "done\n"
+
+
+def test_commands_that_are_installed_alone_run_without_samples(tmp_path):
+    """As on machines to which only what a run needs is copied."""
+    for name in ("batchjob", "batchjob_cli", "collectors"):
+        (tmp_path / name).symlink_to(Path(batchjob_cli.__file__).parents[1] / name)
+    argv = (sys.executable, "-S", "-m", "batchjob_cli", "run", "--cgroup=never", "--data=data")
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [*argv, "--", "echo", "done"], cwd=tmp_path, env=environ, capture_output=True, text=True
+    )
+    assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
+    assert not (tmp_path / "data/samples").exists()
