@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 REPOSITORY = Path(__file__).parents[2]
 PATH = str(REPOSITORY)
-IMPORT = [sys.executable, "-c", "import batchjob_exporter.main"]
+IMPORT = [sys.executable, "-c", "import batchjob_exporter.main, yaml"]
 BITS = {"DAC_READ_SEARCH": 2, "SYS_PTRACE": 19}  # linux/capability.h
 
 
