@@ -434,7 +434,11 @@ def test_parts_of_a_resized_job_are_not_more_than_it(lives: Lives) -> None:
         ("written", "usage_process_io_written_bytes"),
     ):
         true = lives.exported[name][parts[0]["jobid"]]
-        assert 0.5 * true < sum(row[column] for row in parts) <= 1.001 * true, column
+        unknown = [row for row in parts if row[column] is None]  # energy needs two samples
+        assert all(row["usage_coverage"] < 0.5 for row in unknown), column
+        known = sum(row[column] or 0.0 for row in parts)
+        assert known <= 1.001 * true, column
+        assert unknown or known > 0.5 * true, column
 
 
 def test_sums_are_those_of_the_rows(lives: Lives) -> None:
