@@ -8,7 +8,7 @@ from tests.e2e import emulated
 
 pytestmark = pytest.mark.e2e
 
-# On cgroup v1 and v2: programs load, count exactly, are attached anew, and end with the process.
+# These tests load the programs on cgroup v1 and v2, and check what they count and leave behind.
 TESTS = (
     "agree or exact or traffic or parents or exclusive or rest_while or killed or namespace "
     "or without_bpf"
