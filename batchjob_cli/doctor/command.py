@@ -88,7 +88,7 @@ def as_text(report: Report, jobs_visible: bool) -> str:
     results = Counter(each.result for findings in report.values() for each in findings.values())
     verdict = "Jobs can be seen" if jobs_visible else "No jobs can be seen"
     shown = ", ".join(f"{results[result]} {result}" for result in ("ok", "warning", "missing"))
-    return "\n".join([*lines, f"{verdict} on this node ({shown}).", ""])
+    return "\n".join([*lines, *_wrap(f"{verdict} on this node ({shown}).", ""), ""])
 
 
 def _result_lines(name: str, finding: Finding, width: int) -> Iterator[str]:
