@@ -33,6 +33,14 @@ def held_before(known: UnfinishedJob, change: Reallocation) -> dict[str, Any]:
     }
 
 
+def exceeds_run(known: UnfinishedJob, ended: JobRecord) -> bool:
+    """Whether a job would have held more than it began with, which the record of its end says."""
+    if ended.allocated_cpus is None or ended.elapsed_seconds is None:
+        return False
+    returned_cpus = max(0, ended.allocated_cpus - (known.allocated_cpus or 0))
+    return (known.resized_cpu_seconds or 0.0) > returned_cpus * ended.elapsed_seconds
+
+
 def held_beyond(job: JobRecord) -> dict[str, Any]:
     """The fields of what a job held beyond its last allocation, by all its changes."""
     found: dict[str, Any] = {}
@@ -73,7 +81,7 @@ def without_allocation(record: JobRecord) -> JobRecord:
 
 def not_known(record: JobRecord) -> JobRecord:
     """The record of a job of which a change was not read: what it held is not known."""
-    return without_allocation(record)._replace(resized_cpu_seconds=0.0)
+    return without_allocation(record)._replace(resized_cpu_seconds=0.0, reallocations=())
 
 
 # Nodes on which it ran remain nodes of the job.

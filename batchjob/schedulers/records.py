@@ -232,7 +232,8 @@ def merge_records(earlier: JobRecord, later: JobRecord) -> JobRecord:
     """`later`, with missing values taken from `earlier`; an end is never removed."""
     if is_outdated(later, earlier.end_time):
         earlier, later = later, earlier
-    dropped = dropped_values(earlier.state, later.state)
+    is_withdrawn = withdraws_allocation(later.allocated_cpus, later.resized_cpu_seconds)
+    dropped = dropped_values(earlier.state, later.state, is_withdrawn)
     later = later._replace(name=unabridged_name(earlier.name, later.name))
     if later.reallocations and "nodes" not in dropped:
         known = {each.until_time: each for each in (*earlier.reallocations, *later.reallocations)}
@@ -277,23 +278,30 @@ def unabridged_name(earlier: str, later: str) -> str:
 
 
 _OF_A_WAIT = frozenset(("reason", "expected_start_time"))
-_OF_A_RUN = frozenset((
-    "start_time", "elapsed_seconds", "suspended_seconds", "exit_code", "exit_signal",
+_ALLOCATION = frozenset((
     "allocated_cpus", "allocated_memory_bytes", "allocated_gpus", "allocated_nodes",
     "resized_cpu_seconds", "resized_gpu_seconds", "resized_memory_byte_seconds",
     "allocated_resources", "node_list", "nodes", "reallocations",
 ))  # fmt: skip
+_OF_A_RUN = _ALLOCATION | frozenset((
+    "start_time", "elapsed_seconds", "suspended_seconds", "exit_code", "exit_signal",
+))  # fmt: skip
 
 
-def dropped_values(earlier: str, later: str) -> frozenset[str]:
+def withdraws_allocation(cpus: float | None, resized_cpu_seconds: float | None) -> bool:
+    """Whether a record with these values says that what its resized job held is not known."""
+    return cpus is None and resized_cpu_seconds == 0
+
+
+def dropped_values(earlier: str, later: str, is_withdrawn: bool) -> frozenset[str]:
     """The fields of a record in state `earlier` that one in state `later` does not take over.
 
     A job that waits (again) has no start and holds nothing; one that waits no longer does so for no
-    reason.
+    reason. A later record may withdraw what earlier ones say of the allocation.
     """
     waited, waits = earlier == JobState.PENDING, later == JobState.PENDING
     if waited == waits:
-        return frozenset()
+        return _ALLOCATION if is_withdrawn else frozenset()
     return _OF_A_RUN if waits else _OF_A_WAIT
 
 

@@ -19,6 +19,7 @@ from batchjob.schedulers.records import (
     NodeShare,
     QuarantinedRow,
     with_returned_nodes,
+    withdraws_allocation,
 )
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import gate, record_rows, schema
@@ -141,10 +142,10 @@ class JobWriter:
         changed = [self._with_returned_nodes(record, ids[record.key]) for record in changed]
         ids = {key: job_id for key, job_id in ids.items() if job_id not in refused}
         self.ids |= ids
-        moved = [each for each in changed if each.nodes or each.state is JobState.PENDING]
-        self._delete(schema.job_node, moved, ids)
-        waiting = [each for each in moved if each.state is JobState.PENDING]
-        self._delete(schema.job_reallocation, waiting, ids)
+        holding_nothing = [each for each in changed if _holds_nothing_known(each)]
+        self._delete(schema.job_reallocation, holding_nothing, ids)
+        moved = [each for each in changed if each.nodes]
+        self._delete(schema.job_node, [*moved, *holding_nothing], ids)
         written = _with_ids((*new, *changed), ids)
         self.begun_or_ended += [
             each for each in written if _begins_or_ends(existing.get(each[1].key), each[1])
@@ -207,6 +208,12 @@ class JobWriter:
                 if row != old:
                     rows.append(row)
         self._insert(schema.job_step, rows)
+
+
+def _holds_nothing_known(record: JobRecord) -> bool:
+    """Whether a record replaces what earlier ones say of its job's nodes by nothing."""
+    is_withdrawn = withdraws_allocation(record.allocated_cpus, record.resized_cpu_seconds)
+    return is_withdrawn or record.state is JobState.PENDING
 
 
 def existing_rows(

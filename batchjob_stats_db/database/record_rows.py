@@ -15,6 +15,7 @@ from batchjob.schedulers.records import (
     dropped_values,
     is_outdated,
     unabridged_name,
+    withdraws_allocation,
     without_growing_values,
 )
 from batchjob_stats_db.database import schema
@@ -95,7 +96,8 @@ def merge_row(
     if after == before:
         return None
     older, newer = (after, before) if is_outdated(record, before[_END]) else (before, after)
-    dropped = dropped_values(older[_STATE], newer[_STATE])
+    is_withdrawn = withdraws_allocation(newer[_CPUS], newer[_RESIZED])
+    dropped = dropped_values(older[_STATE], newer[_STATE], is_withdrawn)
     row = tuple(
         (new if name in dropped else old) if new is None or new == "" else new
         for name, old, new in zip(_FIELDS, older, newer, strict=False)

@@ -493,7 +493,11 @@ def pbs_phases():
     return pbs_phases_read_from("S")
 
 
-def pbs_phases_read_from(letter):
+def pbs_change_after_the_end():
+    return pbs_phases_read_from("S", change=BEGIN + 90_000)
+
+
+def pbs_phases_read_from(letter, change=BEGIN + 660, after=""):
     """A job that gave back a node, of which the first line that is read has this letter."""
     job = f"user=alice ctime={BEGIN} etime={BEGIN} start={BEGIN + 60}"
     both = "exec_host=n1/0*4+n2/0*4 exec_vnode=(n1:ncpus=4)+(n2:ncpus=4)"
@@ -503,8 +507,8 @@ def pbs_phases_read_from(letter):
     first, last = (f"resources_used.walltime={clock(seconds)}" for seconds in (600, 3000))
     lines = (
         log_line(BEGIN + 60, "S", "7.srv", f"{job} {both}")
-        + log_line(BEGIN + 660, "u", "7.srv", f"{job} {both} end={BEGIN + 660} {first}")
-        + log_line(BEGIN + 660, "c", "7.srv", f"{job} {one}")
+        + log_line(change, "u", "7.srv", f"{job} {both} end={BEGIN + 660} {first}")
+        + log_line(change, "c", "7.srv", f"{job} {after or one}")
         + log_line(BEGIN + 3660, "e", "7.srv", f"{job} {one} {end} {last}")
         + log_line(BEGIN + 3660, "E", "7.srv", f"{job} {both} {end}")
     ).splitlines()
@@ -649,6 +653,17 @@ def lsf_change_after_the_end():
     )
 
 
+def lsf_first_of_two_changes():
+    return lsf_phases_with(
+        f'"JOB_RESIZE" "10.1" {BEGIN + 360} 7 0 {BEGIN + 60} 1001 "alice" 1 {BEGIN + 60} '
+        '2 "4*n1" "4*n2" 1 "2*n2" 0 0'
+    )
+
+
+def pbs_change_without_hosts():
+    return pbs_phases_read_from("S", after="exec_host=?")
+
+
 def lsf_stream_phases():
     job = lsf_stream(Life(JobState.COMPLETED, 60, 3660, resized=660))
     return lsb_acct.with_phases(job, {})
@@ -660,10 +675,13 @@ def lsf_stream_phases():
         functools.partial(pbs_phases_read_from, "c"),
         functools.partial(pbs_phases_read_from, "e"),
         pbs_third_phase,
+        pbs_change_after_the_end,
         lsf_phases_with,
         lsf_second_change,
         lsf_first_and_third_change,
         lsf_change_after_the_end,
+        lsf_first_of_two_changes,
+        pbs_change_without_hosts,
         lsf_stream_phases,
     ],
 )

@@ -81,5 +81,6 @@ def test_last_line_fits_into_a_narrow_terminal(monkeypatch):
     monkeypatch.setattr("batchjob_cli.doctor.command.terminal_width", lambda: 60)
     answers = {"energy": {f"meter {number}": Finding("ok", "read") for number in range(10)}}
     assert as_text(answers, False).splitlines()[-2:] == [
-        "No jobs can be seen on this node (10 ok, 0 warning, 0", "missing).",
+        "No jobs can be seen on this node (10 ok, 0 warning, 0",
+        "missing).",
     ]

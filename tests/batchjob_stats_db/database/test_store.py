@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from batchjob.schedulers.accounting import Batch, DeletedRecord
+from batchjob.schedulers.reallocation import not_known
 from batchjob.schedulers.records import (
     JobRecord,
     NodeShare,
@@ -131,6 +132,23 @@ def test_nodes_that_a_running_job_gave_back_stay_with_it(store, job, rows, now):
     assert until_by_node == {"n1": None, "n2": now - 300, "n3": now - 600}
     changes = [(row["until_time"], row["cpus"]) for row in rows(schema.job_reallocation)]
     assert changes == [(now - 600, 4), (now - 300, 4)]
+
+
+def test_end_withdraws_a_change_that_is_dated_after_it(store, job, rows, now):
+    """Its clock was 90,000 s ahead when the change was logged."""
+    running = job(state=JobState.RUNNING, start_time=now - 900, end_time=None)
+    change = running._replace(
+        allocated_cpus=4, allocated_nodes=None, nodes=(NodeShare("n1", 4),),
+        resized_cpu_seconds=360_000.0, reallocations=(Reallocation(now - 60, 4),),
+    )  # fmt: skip
+    store.write(batch(change), "pbs_log")
+    store.write(
+        batch(not_known(job(start_time=now - 900, end_time=now, elapsed_seconds=900))), "pbs_log"
+    )
+    (row,) = rows(schema.job)
+    assert (row["state"], row["elapsed_seconds"]) == ("COMPLETED", 900)
+    assert (row["allocated_cpus"], row["resized_cpu_seconds"]) == (None, 0)
+    assert (rows(schema.job_node), rows(schema.job_reallocation)) == ([], [])
 
 
 def test_steps_of_a_running_job_are_updated(store, job, rows):

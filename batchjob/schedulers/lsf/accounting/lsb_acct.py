@@ -117,6 +117,7 @@ def job_from_finish(
 RECORD_TYPE = "JOB_RESIZE"
 _BEGIN_AT = 9  # after type, version, time, id, index, start, uid, user and kind
 _MAX_JOBS = 10_000  # maximum number of jobs to remember
+_LOGGED_WITHIN_SECONDS = 60  # of a change
 
 Phases = dict[str, list[tuple[int, int, dict[str, float]]]]
 """By job id, the phases that have ended: from when until when, and the CPUs on each host."""
@@ -158,12 +159,14 @@ def with_phases(job: job_records.JobRecord, phases: Phases) -> job_records.JobRe
     What it held is not known if one of them was not read, or ended after the job.
     """
     found = phases.pop(job.jobid, [])
-    is_resized = found or job.resized_cpu_seconds is not None
-    if not is_resized or job.allocated_cpus is None or job.start_time is None:
+    last_change = job.reallocations[-1].until_time if job.reallocations else 0.0
+    job = job._replace(reallocations=())
+    if not (found or last_change) or job.allocated_cpus is None or job.start_time is None:
         return job
     ends = [job.start_time, *(end for _, end, _ in found)]
     follow = all(begin <= end for (begin, *_), end in zip(found, ends, strict=False))
-    if not found or not follow or ends[-1] > (job.end_time or 0.0):
+    is_last = last_change - _LOGGED_WITHIN_SECONDS <= ends[-1] <= (job.end_time or 0.0)
+    if not found or not follow or not is_last:
         return not_known(job)
     changes: list[job_records.Reallocation] = []
     following = job.allocated_cpus

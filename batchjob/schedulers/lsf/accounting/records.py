@@ -7,7 +7,7 @@ from batchjob.schedulers import fields
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.lsf.formats import lsf_hosts
 from batchjob.schedulers.lsf.states import LSF_EXIT_INFO, lsf_end_state
-from batchjob.schedulers.records import JobRecord, NodeShare, run_time
+from batchjob.schedulers.records import JobRecord, NodeShare, Reallocation, run_time
 from batchjob.schedulers.states import JobState
 
 _GPUS = re.compile(r"ngpus_physical=(\d+(?:\.\d+)?)", re.ASCII)
@@ -69,9 +69,9 @@ def ended_job(
         requested_resources=row.text("effectiveResReq") or row.text("resReq"),
         allocated_cpus=sum(each.cpus or 0 for each in nodes) or None,
         allocated_nodes=len(nodes) or None,
-        resized_cpu_seconds=0.0 if start and changed and changed > start else None,
         node_list=" ".join(f"{each.cpus}*{each.node}" for each in nodes),
         nodes=nodes,
+        reallocations=(Reallocation(changed),) if start and changed and changed > start else (),
         array_jobid=str(number) if index else "",
         array_index=index or None,
         dependencies=row.text("dependCond"),

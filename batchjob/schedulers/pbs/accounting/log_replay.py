@@ -14,7 +14,12 @@ from batchjob.schedulers.fields import FieldReader, clock_duration, epoch, integ
 from batchjob.schedulers.pbs.accounting import records as pbs_records
 from batchjob.schedulers.pbs.accounting.log_line import Array, PbsLogRecord, array_id_of, find_array
 from batchjob.schedulers.pbs.states import EXIT_STATUSES
-from batchjob.schedulers.records import JobRecord, dropped_values, run_time
+from batchjob.schedulers.records import (
+    JobRecord,
+    dropped_values,
+    run_time,
+    withdraws_allocation,
+)
 from batchjob.schedulers.states import JobState
 
 _MAX_REMEMBERED = 10_000  # maximum number of ended runs, and of arrays, to remember
@@ -98,7 +103,8 @@ class PbsLogReplay:
         values = {name: getattr(record, name) for name in UnfinishedJob._fields}
         known = self.unfinished.get(record.jobid)
         if known and (known.submit_time, known.run) == (record.submit_time, record.run):
-            dropped = dropped_values(known.state, record.state)
+            is_withdrawn = withdraws_allocation(record.allocated_cpus, record.resized_cpu_seconds)
+            dropped = dropped_values(known.state, record.state, is_withdrawn)
             for name, value in values.items():
                 if value is None and name not in dropped:
                     values[name] = getattr(known, name)
@@ -199,7 +205,8 @@ class PbsLogReplay:
         """The job holds something else from now on: it released nodes, or never had them all."""
         job = self._find_unfinished(line)
         record = self._job_record(line, self._run_number(line), JobState.RUNNING, "R")
-        if job is None or not job.start_time or job.allocated_cpus is None:
+        held = job.allocated_cpus if job and job.start_time else None
+        if job is None or held is None or record.allocated_cpus is None:
             return [self._know(reallocation.not_known(record))]
         change = reallocation.returned(job, record, line.timestamp)
         record = record._replace(reallocations=(change,), **reallocation.held_before(job, change))
@@ -426,6 +433,8 @@ def _keep_allocation(record: JobRecord, job: UnfinishedJob | None, line: PbsLogR
         return record
     if job.resized_cpu_seconds is None and not (is_exclusive and job.allocated_cpus):
         return record
+    if reallocation.exceeds_run(job, record):  # a change is dated after the end
+        return reallocation.not_known(record)
     return reallocation.without_allocation(record)
 
 
