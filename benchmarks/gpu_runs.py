@@ -92,7 +92,7 @@ class Runs:
         self._until(lambda: self.session.record("gpus_first").get("gpu_list"), 10)
         second = self._start("gpus_second", "percent=100 seconds=2")
         reason = "0 of 1 GPUs free, 1 asked for"
-        told = self._until(lambda: self._recorded("gpus_second").get("reason") or None, 5)
+        told = self._until(lambda: self._recorded("gpus_second").get("reason") or None, 15)
         self._expect("gpus_second", "state while it waits", "PENDING",
                      self._recorded("gpus_second").get("state"))  # fmt: skip
         self._expect("gpus_second", "reason", reason, told)
@@ -200,22 +200,26 @@ class Runs:
     def show_usage(self) -> None:
         """The figures of `batchjob up`, which measures beside the exporter."""
         for own in json.loads(self._say("jobs", "--limit=100", "--format=json").stdout):
-            name, limit = own["name"], UTILIZATION_LIMIT if own["name"] in JOBS else None
-            truth = self.session.truth(name)
-            wall = truth["ended"] - truth["began"]
-            seen, true = own["usage_gpu_utilization_ratio"], truth["busy"] / wall
-            self.seen.append(
-                Row(name, "up: utilization", true, "absent" if seen is None else seen,
-                    None if seen is None else seen - true, limit)
-            )  # fmt: skip
-            recorder = self.session.recorder
-            joules = recorder.joules_at(truth["ended"]) - recorder.joules_at(truth["began"])
-            parts = [own[f"usage_energy_gpu_{part}_joules"] for part in ("active", "idle")]
-            known = [part for part in parts if part is not None]
-            self.seen.append(
-                Row(name, "up: energy, J", joules, sum(known) if known else "absent",
-                    sum(known) / joules - 1 if known else None, None)
-            )  # fmt: skip
+            try:
+                self.seen += self._usage_rows(own)
+            except Exception as error:  # the others are shown
+                text = f"{type(error).__name__}: {error}"
+                self.seen.append(Row(own["name"], "up", None, text, None, None))
+
+    def _usage_rows(self, own: dict[str, Any]) -> Iterator[Row]:
+        name, limit = own["name"], UTILIZATION_LIMIT if own["name"] in JOBS else None
+        truth, recorder = self.session.truth(name), self.session.recorder
+        seen = own["usage_gpu_utilization_ratio"]
+        true = truth["busy"] / (truth["ended"] - truth["began"])
+        difference = None if seen is None else seen - true
+        yield Row(name, "up: utilization", true, "absent" if seen is None else seen, difference,
+                  limit)  # fmt: skip
+        joules = recorder.joules_at(truth["ended"]) - recorder.joules_at(truth["began"])
+        parts = [own[f"usage_energy_gpu_{part}_joules"] for part in ("active", "idle")]
+        if None in parts:
+            yield Row(name, "up: energy, J", joules, "absent", None, None)
+        else:
+            yield Row(name, "up: energy, J", joules, sum(parts), sum(parts) / joules - 1, None)
 
     def _directory(self, jobid: str) -> Path:
         """The job's cgroup of version 2. Raises RuntimeError."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from batchjob.runtime.formatting import format_count
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.subprocesses import SchedulerError, call
 from batchjob_cli.run.launch import WRONG_USAGE, RunStartError
@@ -53,7 +54,7 @@ class RunGpus:
         if not most and self._problem:
             raise RunStartError(f"--gpus: {self._problem}")
         if count > most:
-            text = f"--gpus: {count} asked for, this machine has {most} whole GPUs"
+            text = f"--gpus: {count} asked for, this machine has {format_count(most, 'whole GPU')}"
             raise RunStartError(text, WRONG_USAGE)
         # Runs wait in one line for the same GPUs.
         known = " ".join(sorted(gpu.uuid for gpu in self._answering))

@@ -133,7 +133,7 @@ def test_what_the_machine_does_not_have_is_refused(batchjob, driver):
         assert message in done.stderr
     driver.create_mig_instances(1, {0: {}})
     done = batchjob("run", "--gpus=2", "--", "true")
-    assert "2 asked for, this machine has 1 whole GPU" in done.stderr
+    assert "2 asked for, this machine has 1 whole GPU\n" in done.stderr
     assert batchjob.records() == []
 
 
