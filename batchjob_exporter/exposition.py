@@ -12,8 +12,6 @@ from collectors.metric import Labels, Metric, MetricColumn, MetricFamily
 
 
 class ExpositionFormat(NamedTuple):
-    """A text format and its Content-Type."""
-
     content_type: str
     openmetrics: bool
 

@@ -21,8 +21,6 @@ def _url_path(value: Any) -> str:
 
 @dataclass(frozen=True)
 class ExporterWebOptions:
-    """Where metrics are served, and to whom."""
-
     # fmt: off
     listen_address: tuple[str, ...] = settings.option((":10910",),
         "Address to listen on: :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH; may be repeated.",
@@ -62,8 +60,6 @@ SECTIONS: dict[str, type[Any]] = {
 
 
 class ExporterSettings(NamedTuple):
-    """The settings from the command line and the file."""
-
     action: str  # serve, once or check
     once_wait: float
     web: ExporterWebOptions

@@ -40,8 +40,6 @@ class Collector(ABC):
 
 @runtime_checkable
 class NodeLister(Protocol):
-    """A collector that knows the nodes of the cluster."""
-
     def node_names(self) -> Sequence[str] | None:
         """The nodes that can be scraped now; None while they are not known."""
 

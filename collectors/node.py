@@ -53,8 +53,6 @@ Memory = tuple[float, float | None]
 
 
 class NodeCollector(Collector):
-    """Reads /proc/stat and /proc/meminfo."""
-
     def __init__(self, host: Host) -> None:
         self._procfs = host.procfs
         name = os.uname()

@@ -34,8 +34,6 @@ _OVERLAP_SECONDS = 5  # file system timestamps are coarse
 
 @dataclass(frozen=True)
 class LocalRunsOptions:
-    """Local runs."""
-
     path: str = option("", "Directory of the run records, <data>/runs.")
 
 

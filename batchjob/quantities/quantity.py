@@ -115,8 +115,6 @@ def job_metric(
 
 
 class Statistic(StrEnum):
-    """The statistic of a series over a period."""
-
     TOTAL = "total"  # of a counter: its last value plus the values before each reset
     PEAK = "peak"
     MEAN = "mean"
@@ -126,7 +124,5 @@ class Statistic(StrEnum):
 
 
 class SeriesKind(StrEnum):
-    """How the values of a metric develop over time."""
-
     GAUGE = "gauge"  # the values themselves
     RATE = "rate"  # the increase per second of a job's counter, which started at zero with the job

@@ -32,8 +32,6 @@ class SampleHeader(NamedTuple):
 
 
 class SampleKey(NamedTuple):
-    """A number of a sample."""
-
     quantity: str
     of: tuple[str, ...] = ()  # the device, GPU, provider ... of the number; () for the whole job
 
@@ -62,8 +60,6 @@ Values = dict[SampleKey, float]
 
 
 class SampledJob(NamedTuple):
-    """The identity of a job in samples."""
-
     manager: str
     jobid: str
     user: str

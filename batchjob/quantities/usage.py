@@ -13,8 +13,6 @@ Fold = Callable[[Iterable[float]], float]
 
 @dataclass(frozen=True, slots=True)
 class UsageColumn:
-    """The source of a column of job_usage."""
-
     name: str
     quantity: Quantity
     statistic: Statistic

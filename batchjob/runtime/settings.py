@@ -333,8 +333,6 @@ def suggest_names(name: str, known: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class LogOptions:
-    """How a program logs."""
-
     level: str = option(
         "info",
         "Minimum severity of log messages.",

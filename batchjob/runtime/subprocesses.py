@@ -140,8 +140,6 @@ def _failure_message(name: str, status: int, output: bytes) -> str:
 
 @dataclass(frozen=True)
 class CommandOptions:
-    """How a scheduler's commands are called."""
-
     ssh: str = option(
         "", "Run the command on this host over ssh, as [user@]host with key authentication."
     )

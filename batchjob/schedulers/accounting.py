@@ -62,8 +62,6 @@ class Batch(NamedTuple):
 
 
 class AccountingSource(Protocol):
-    """A source of one scheduler's job records."""
-
     name: str  # the name in the registry, `JobRecord.source` and poll_state
     cluster: str
 
@@ -109,8 +107,6 @@ class SubmittedJob(NamedTuple):
 
 @runtime_checkable
 class ScriptSource(Protocol):
-    """A source that has the batch scripts of jobs."""
-
     script_bytes: int  # maximum size of a stored script; 0: store no scripts
 
     def script(self, job: SubmittedJob) -> str:
@@ -138,8 +134,6 @@ class CommentSource(Protocol):
 
 
 class AssociationsSource(Protocol):
-    """A source of accounts and their members."""
-
     name: str
     cluster: str
 

@@ -76,8 +76,6 @@ class ClusterJob(NamedTuple):
 
 
 class Rpc(NamedTuple):
-    """Calls that a controller has answered."""
-
     calls: int
     seconds: float | None
 
@@ -91,8 +89,6 @@ class Controller(NamedTuple):
 
 
 class FairShare(NamedTuple):
-    """An account's fair share."""
-
     account: str
     shares: float | None
     usage: float | None
@@ -101,8 +97,6 @@ class FairShare(NamedTuple):
 
 
 class License(NamedTuple):
-    """A licence that jobs may request."""
-
     name: str
     total: int | None
     used: int | None
@@ -159,8 +153,6 @@ def _url(value: Any) -> str:
 
 @dataclass(frozen=True)
 class ClusterOptions(CommandOptions):
-    """Which scheduler is queried, and how."""
-
     timeout: float = option(20.0, "Maximum time to wait for an answer.", parse=duration)
     # fmt: off
     scheduler: str = option("auto",

@@ -20,8 +20,6 @@ _MAX_LINE_BYTES = 16 * 1024 * 1024  # parsed JSON takes up to 25 times as much m
 
 @dataclass(frozen=True)
 class JsonLinesOptions:
-    """JSON lines."""
-
     path: str = option(
         "", "A file, or a directory of *.jsonl files whose names sort in the order of writing."
     )
@@ -40,8 +38,6 @@ def job_record(document: Any, cluster: str) -> tuple[JobRecord, tuple[str, ...]]
 
 
 class Jsonl:
-    """Follows the files as they grow."""
-
     name = _SOURCE
 
     def __init__(self, cluster: str, options: JsonLinesOptions) -> None:

@@ -177,8 +177,6 @@ RAW_LIMIT = 10_000
 
 
 class Role(StrEnum):
-    """The role of a user in an account."""
-
     MEMBER = "member"
     COORDINATOR = "coordinator"
 
@@ -210,8 +208,6 @@ class Account(NamedTuple):
 
 
 class Associations(NamedTuple):
-    """All accounts and memberships at one moment."""
-
     associations: tuple[Association, ...]
     administrators: tuple[Administrator, ...]
     accounts: tuple[Account, ...]

@@ -31,8 +31,6 @@ class SourceEntry(NamedTuple):
 
 
 class Scheduler(NamedTuple):
-    """A row of the table."""
-
     name: str
     node: str  # the module that recognizes its jobs on a compute node
     sources: tuple[SourceEntry, ...] = ()

@@ -28,8 +28,6 @@ _BATCH = 2000  # records per batch
 
 @dataclass(frozen=True)
 class SnapshotOptions(CommandOptions):
-    """The options that all these sources have."""
-
     history: float = option(0.0, "How long the scheduler remembers ended jobs.", parse=duration)
     trust_missing: bool = option(
         False, "Accept an answer in which most unfinished jobs are missing."
@@ -37,8 +35,6 @@ class SnapshotOptions(CommandOptions):
 
 
 class SnapshotSource(ABC):
-    """Reads all jobs in each cycle."""
-
     name: str
     jobid_pattern: re.Pattern[str]  # matches the scheduler's job ids
 

@@ -58,8 +58,6 @@ _parse_client_auth = one_of(
 
 @dataclass(frozen=True)
 class Tls:
-    """`tls_server_config`."""
-
     cert_file: str = option("", "File with the certificate chain.", key="cert_file")
     key_file: str = option("", "File with the private key.", key="key_file")
     client_ca_file: str = option("", "File with the clients' CA.", key="client_ca_file")

@@ -67,8 +67,6 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 class TlsStream(Stream):
-    """The accepted socket, wrapped in TLS."""
-
     def __init__(
         self, connection: socket.socket, context: ssl.SSLContext, allowed_sans: tuple[str, ...]
     ) -> None:

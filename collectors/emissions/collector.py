@@ -25,8 +25,6 @@ METRICS = (FACTOR, AGE, ESTIMATED, INFO, ERRORS)
 
 
 class EmissionsCollector(SiteFactors, Collector):
-    """Exposes the factors that are valid now."""
-
     def collect(self) -> list[MetricFamily]:
         factors, now = self.current(), self.clock()
         zones = [(each, labels(provider=each.provider, zone=each.zone)) for each in factors]

@@ -66,8 +66,6 @@ def provider_and_url(value: object) -> str:
 
 @dataclass(frozen=True)
 class CommonOptions:
-    """Which providers, and how all of them are queried."""
-
     # fmt: off
     provider: tuple[str, ...] = option((),
         f"Provider and zone: {' or '.join(TABLES)} with a country (no network), "

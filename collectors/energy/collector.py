@@ -40,8 +40,6 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class EnergyOptions:
-    """How the node's energy is measured and attributed."""
-
     # fmt: off
     source: str = option("auto",
         "Power meter of the node; auto: the best one available.", parse=one_of("auto",

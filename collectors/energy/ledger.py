@@ -119,8 +119,6 @@ class EnergyAccounts(NamedTuple):
 
 
 class LedgerEntry:
-    """The ledger's entry for a job."""
-
     def __init__(self, seen_at: float) -> None:
         self.joules: dict[tuple[Component, Kind], float] = defaultdict(float)
         self.grams: dict[str, float] = defaultdict(float)

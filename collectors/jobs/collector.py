@@ -50,8 +50,6 @@ def _parse_directory(value: Any) -> str:
 
 @dataclass(frozen=True)
 class JobsOptions:
-    """Flags --collector.jobs.*"""
-
     # fmt: off
     metrics: tuple[str, ...] = option(DEFAULT_METRIC_GROUPS,
         f"Groups of metrics: {', '.join(METRIC_GROUPS)}.", parse=one_of(*METRIC_GROUPS),

@@ -43,8 +43,6 @@ METRICS = (POWER, ENERGY, ERRORS)
 
 @dataclass(frozen=True)
 class HwmonOptions:
-    """How sensors are read."""
-
     interval: float = option(10.0, "Interval between readings.", parse=duration)
     node_sensor: tuple[str, ...] = option(
         (),

@@ -28,8 +28,6 @@ class ZoneDomain(NamedTuple):
 
 
 class Zone(NamedTuple):
-    """A powercap directory."""
-
     path: str
     domain: ZoneDomain
     mmio: bool  # accessed by memory-mapped I/O: the same register as the package's

@@ -54,8 +54,6 @@ METRICS = (ENERGY, ERRORS, GAPS)
 
 @dataclass(frozen=True)
 class RaplOptions:
-    """How RAPL is read."""
-
     # fmt: off
     interval: float = option(10.0,
         "Maximum interval between readings; shorter where a counter wraps quickly.", parse=duration)

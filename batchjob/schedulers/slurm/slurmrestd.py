@@ -46,8 +46,6 @@ def version(value: Any) -> str:
 
 @dataclass(frozen=True)
 class RestOptions:
-    """Where slurmrestd is and who we are to it."""
-
     # fmt: off
     url: str = option("unix:/run/slurmrestd/slurmrestd.socket",
         "slurmrestd's address: http://host:port, https://host:port or unix:/path.",

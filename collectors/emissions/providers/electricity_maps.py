@@ -19,8 +19,6 @@ _SCOPES = {"lifecycle": "lifecycle", "direct": "combustion"}
 
 @dataclass(frozen=True)
 class ElectricityMapsOptions:
-    """The token."""
-
     electricity_maps_token_file: str = option(
         "", "File with the API token for Electricity Maps.", parse=secret_file
     )

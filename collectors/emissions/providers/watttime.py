@@ -23,8 +23,6 @@ _LOOK_BACK = timedelta(hours=2)
 
 @dataclass(frozen=True)
 class WattTimeOptions:
-    """The account."""
-
     watttime_user: str = option("", "User name for WattTime.")
     watttime_password_file: str = option(
         "", "File with the password for WattTime.", parse=secret_file

@@ -56,8 +56,6 @@ class ContinuedCounters:
 
 @dataclass(slots=True)
 class KernelState:
-    """The counters of one job."""
-
     cgroups: dict[str, int] = field(default_factory=dict)  # directory → id, also of removed ones
     io: ContinuedCounters = field(default_factory=ContinuedCounters)
     sockets: ContinuedCounters = field(default_factory=ContinuedCounters)

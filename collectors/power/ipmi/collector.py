@@ -54,8 +54,6 @@ def command_line(value: object) -> str:
 
 @dataclass(frozen=True)
 class IpmiOptions:
-    """How to reach and query the BMC."""
-
     # fmt: off
     access: str = option("device",
         "How to reach the BMC: kernel driver, network, or a command.", parse=one_of("device", "lan",
@@ -80,8 +78,6 @@ class IpmiOptions:
 
 
 class IpmiCollector(BmcCollector):
-    """Power of one BMC, read over IPMI."""
-
     meter_name, age_metric, error_metric, error_reasons = "ipmi", AGE, ERRORS, REASONS
     pause_seconds = _PAUSE_SECONDS
 

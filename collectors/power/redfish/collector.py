@@ -29,8 +29,6 @@ _PAUSE_SECONDS = {"authentication": 600.0}  # refused logins may lock the accoun
 
 @dataclass(frozen=True)
 class RedfishOptions:
-    """Which Redfish service is queried, and how to log in."""
-
     # fmt: off
     url: str = option("",
         "URL of the Redfish service, such as https://{node}-bmc; {node} is this host's short name.")
@@ -50,8 +48,6 @@ class RedfishOptions:
 
 
 class RedfishCollector(BmcCollector):
-    """Watts by chassis, from a Redfish service."""
-
     meter_name, age_metric, error_metric, error_reasons = "redfish", AGE, ERRORS, REASONS
     pause_seconds = _PAUSE_SECONDS
 

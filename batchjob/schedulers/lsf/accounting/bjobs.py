@@ -34,8 +34,6 @@ _JOB_ID = re.compile(r"\d+(\[\d+\])?", re.ASCII)
 
 @dataclass(frozen=True)
 class BjobsOptions(SnapshotOptions):
-    """LSF's jobs by bjobs."""
-
     bjobs: str = option("bjobs", "The command bjobs, or its path.")
     history: float = option(
         3600.0, "How long LSF remembers ended jobs (CLEAN_PERIOD in lsb.params).", parse=duration
@@ -43,8 +41,6 @@ class BjobsOptions(SnapshotOptions):
 
 
 class Bjobs(SnapshotSource):
-    """Lists the jobs that mbatchd knows."""
-
     name = _SOURCE
     jobid_pattern = _JOB_ID
 

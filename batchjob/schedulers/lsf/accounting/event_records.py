@@ -84,8 +84,6 @@ _ENERGY_FIELDS = ("affinity", "serial_job_energy", "cpi", "gips", "gbs", "gflops
 
 
 class _WordReader:
-    """Takes words one after the other."""
-
     def __init__(self, line: Sequence[Word]) -> None:
         self._line = line
         self.at = 0

@@ -23,8 +23,6 @@ ParseRecord = Callable[[str, Sequence[event_records.Word]], tuple[job_records.Jo
 
 @dataclass(frozen=True)
 class LsbAcctOptions:
-    """LSF's lsb.acct."""
-
     path: str = option("", "The file lsb.acct: $LSB_SHAREDIR/<cluster>/logdir/lsb.acct.")
 
 

@@ -27,8 +27,6 @@ _OMITTED_ZEROS = {"exitStatus": "0", "exitInfo": "0", "idx": "0"}
 
 @dataclass(frozen=True)
 class LsbStreamOptions:
-    """LSF's lsb.stream."""
-
     path: str = option("", "Path of lsb.stream, as configured in lsb.params.")
 
 

@@ -54,8 +54,6 @@ def parse_time_zone(value: object) -> str:
 
 @dataclass(frozen=True)
 class PbsLogOptions(CommandOptions):
-    """PBS' accounting logs."""
-
     # fmt: off
     path: str = option("/var/spool/pbs/server_priv/accounting",
         "Directory of the accounting logs.")

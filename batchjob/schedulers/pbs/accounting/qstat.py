@@ -24,8 +24,6 @@ _SOURCE = "qstat"
 
 @dataclass(frozen=True)
 class QstatOptions(SnapshotOptions):
-    """PBS' jobs by qstat."""
-
     qstat: str = option("qstat", "The command qstat, or its path.")
     # fmt: off
     account: str = option("account",
@@ -39,8 +37,6 @@ class QstatOptions(SnapshotOptions):
 
 
 class Qstat(SnapshotSource):
-    """Lists the server's jobs and their history."""
-
     name = _SOURCE
     jobid_pattern = records.JOB_ID
 

@@ -30,8 +30,6 @@ from batchjob.schedulers.slurm.accounting.windows import WindowOptions, WindowSo
 
 @dataclass(frozen=True)
 class SacctOptions(WindowOptions, CommandOptions):
-    """Slurm's accounting by sacct."""
-
     sacct: str = option("sacct", "The command sacct, or its path.")
     squeue: str = option("squeue", "The command squeue, or its path.")
     scontrol: str = option("scontrol", "The command scontrol, or its path.")
@@ -53,8 +51,6 @@ _MAX_SCRIPT_BYTES = 64 << 20  # bytes; SchedulerParameters=max_script_size is 4 
 
 
 class Sacct(WindowSource):
-    """Calls sacct and squeue."""
-
     name = sacct_records.SOURCE
 
     def __init__(

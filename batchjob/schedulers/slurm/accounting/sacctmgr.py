@@ -38,8 +38,6 @@ _LEVELS = {"Operator": "operator", "Administrator": "administrator"}
 
 @dataclass(frozen=True)
 class SacctmgrOptions(RestOptions, CommandOptions):
-    """Slurm's accounts and people."""
-
     by: str = option("command", "How to query Slurm.", parse=one_of("command", "rest"))
     sacctmgr: str = option("sacctmgr", "The command sacctmgr, or its path.")
     slurm_cluster: str = option(
@@ -48,8 +46,6 @@ class SacctmgrOptions(RestOptions, CommandOptions):
 
 
 class Sacctmgr:
-    """Reads all accounts and users each time."""
-
     name = _SOURCE
 
     def __init__(self, cluster: str, options: SacctmgrOptions) -> None:

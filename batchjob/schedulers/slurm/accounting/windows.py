@@ -39,8 +39,6 @@ _GAP_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """How Slurm's accounting is read."""
-
     # fmt: off
     slurm_cluster: str = option("",
         "Name of the cluster in slurmdbd, if it is not the local one.")
