@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from batchjob.runtime.values import size_bytes
 
@@ -60,7 +60,10 @@ class Resources(NamedTuple):
     memory_bytes: int | None = None
     nodes: int | None = None
     gpus: int | None = None
-    energy_joules: int | None = None
+
+    def fields(self, prefix: str) -> dict[str, Any]:
+        """By the names of a record's fields: `requested_cpus`, `allocated_gpus` and so on."""
+        return {f"{prefix}_{name}": number for name, number in self._asdict().items()}
 
 
 @lru_cache(maxsize=1000)  # many jobs of a site have the same request
@@ -73,7 +76,6 @@ def parse_resources(text: str) -> Resources:
         None if memory is None else size_bytes(memory, "M"),
         parse_tres_count(values.get("node")),
         count_gpus(values),
-        parse_tres_count(values.get("energy")),
     )
 
 

@@ -9,7 +9,7 @@ that was not found (127). DerivedExitCode of sacct, slurmctld (squeue, slurmrest
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchjob.schedulers.fields import integer
 from batchjob.schedulers.records import JobRecord, StepRecord
@@ -21,12 +21,8 @@ _FIRST_EXACT_RELEASE = (25, 11)
 _RELEASE = re.compile(r"\b(\d+)\.(\d+)")
 
 
-class ExitStatus(NamedTuple):
-    """How a job or step ended; None for what is not known."""
-
-    code: int | None = None
-    signal: int | None = None
-    code_or_128_more: int | None = None  # where `code` is not known: it is this, or 128 more
+ExitStatus = tuple[int | None, int | None, int | None]
+"""Exit code and signal of a job or step; where the code is not known, the third, or 128 more."""
 
 
 def parse_release(version: str) -> tuple[int, int] | None:
@@ -50,22 +46,22 @@ def parse_exit_pair(text: str) -> tuple[int, int]:
 
 def sacct_exit(pair: tuple[int, int] | None, state: JobState, *, exact: bool) -> ExitStatus:
     if pair is None:
-        return ExitStatus()
+        return None, None, None
     code, signal = pair
     # A step that could not be launched has FAILED with 0:0 as well as one that returned 128.
     if exact or signal or code >= _TAKEN_OFF or (code == 0 and state is not JobState.FAILED):
-        return ExitStatus(code, signal)
-    return ExitStatus(None, signal, code)
+        return code, signal, None
+    return None, signal, code
 
 
-def json_exit(value: Any) -> ExitStatus:
-    """Parse exit_code or derived_exit_code, after unwrap_numbers().
+def json_exit(value: Any) -> tuple[int | None, int | None]:
+    """Code and signal of exit_code or derived_exit_code, after unwrap_numbers().
 
     Up to v0.0.39 every normal end is reported as SUCCESS with return code 0, whatever the code was:
     this 0 is ignored.
     """
     if not isinstance(value, dict):
-        return ExitStatus()
+        return None, None
     signal = value.get("signal")
     signal_number = None
     if isinstance(signal, dict):
@@ -75,7 +71,7 @@ def json_exit(value: Any) -> ExitStatus:
         code = None
     if signal_number and code is None:
         code = 0
-    return ExitStatus(code, signal_number if signal_number is not None or code is None else 0)
+    return code, signal_number if signal_number is not None or code is None else 0
 
 
 def wait_status_code(text: str) -> int | None:

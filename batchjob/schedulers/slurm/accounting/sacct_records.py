@@ -134,11 +134,16 @@ def parse_group(
 
 def _restore_allocation(group: Sequence[FieldReader], following: queries.Following) -> None:
     job, *steps = group
+    held_now = job.text("AllocTRES")
     by_step = {row.values["JobIDRaw"].partition(".")[2]: row.text("AllocTRES") for row in steps}
+    submit, end, nodes = (
+        job.get("Submit", epoch),
+        job.get("End", epoch),
+        job.get("AllocNodes", count),
+    )
     held = queries.held_before_resize(
-        following, job.values["JobIDRaw"], job.get("Submit", epoch), job.get("End", epoch),
-        job.text("AllocTRES"), by_step, job.get("AllocNodes", count),
-    )  # fmt: skip
+        following, job.values["JobIDRaw"], submit, end, held_now, by_step, nodes
+    )
     job.values = {**job.values, "AllocTRES": held or ""}
 
 
@@ -182,7 +187,7 @@ def job_record(
     node_list = row.text("NodeList").replace("None assigned", "") if has_started else ""
     reason = "" if row.text("Reason") == "None" else row.text("Reason")
     exit_pair = row.get("ExitCode", parse_exit_pair) if has_ended else None
-    exit_status = sacct_exit(exit_pair, state, exact=site.exact_exits)
+    code, signal, code_or_128_more = sacct_exit(exit_pair, state, exact=site.exact_exits)
     # slurmdbd's sums over the steps, for a job without steps; 0 if none of them has reported.
     has_cpu = has_ended and state is not JobState.RESIZED
     user_cpu, system_cpu, cpu = (
@@ -213,9 +218,9 @@ def job_record(
         elapsed_seconds=ran if has_started else None,
         suspended_seconds=suspended,
         time_limit_seconds=row.get("TimelimitRaw", _limit_seconds),
-        exit_code=exit_status.code,
-        exit_signal=exit_status.signal,
-        exit_code_or_128_more=exit_status.code_or_128_more,
+        exit_code=code,
+        exit_signal=signal,
+        exit_code_or_128_more=code_or_128_more,
         derived_exit_code=derived_code if has_ended else None,
         derived_exit_signal=derived_signal if has_ended else None,
         reason=(
@@ -229,10 +234,7 @@ def job_record(
         requested_nodes=requested.nodes or row.get("ReqNodes", count) or None,
         requested_resources=row.text("ReqTRES"),
         # AllocCPUS and AllocNodes of a pending job repeat its request; AllocTRES is empty.
-        allocated_cpus=allocated.cpus,
-        allocated_memory_bytes=allocated.memory_bytes,
-        allocated_gpus=allocated.gpus,
-        allocated_nodes=allocated.nodes,
+        **allocated.fields("allocated"),
         allocated_resources=row.text("AllocTRES") if has_started else "",
         node_list=node_list,
         nodes=node_shares(node_list, allocated, "NodeList", row.parse_errors),
@@ -276,7 +278,7 @@ def step_record(step: str, row: FieldReader, site: SiteAccounting = AS_PRINTED) 
     allocated = row.get("AllocTRES", formats.parse_resources) or formats.Resources()
     end = row.get("End", epoch)
     exit_pair = row.get("ExitCode", parse_exit_pair) if end is not None else None
-    exit_status = sacct_exit(exit_pair, state, exact=site.exact_exits)
+    code, signal, code_or_128_more = sacct_exit(exit_pair, state, exact=site.exact_exits)
     elapsed = row.get("ElapsedRaw", count) if end is not None else None
     # What is left of a step after a resize is accounted for nowhere up to 22.05.
     has_cpu = end is not None and state is not JobState.RESIZED
@@ -288,9 +290,9 @@ def step_record(step: str, row: FieldReader, site: SiteAccounting = AS_PRINTED) 
         start_time=row.get("Start", epoch),
         end_time=end,
         elapsed_seconds=elapsed,
-        exit_code=exit_status.code,
-        exit_signal=exit_status.signal,
-        exit_code_or_128_more=exit_status.code_or_128_more,
+        exit_code=code,
+        exit_signal=signal,
+        exit_code_or_128_more=code_or_128_more,
         nodes=allocated.nodes or row.get("AllocNodes", count),
         node_list=row.text("NodeList"),
         tasks=row.get("NTasks", count),

@@ -136,7 +136,7 @@ def _step_name(step: dict[str, Any]) -> str:
 
 def _exit(value: Any, absent: str) -> str:
     """Code and signal, as `1:0`."""
-    code, signal, _ = json_exit(json_format.unwrap_numbers(value))
+    code, signal = json_exit(json_format.unwrap_numbers(value))
     return absent if code is None else f"{code}:{signal or 0}"
 
 

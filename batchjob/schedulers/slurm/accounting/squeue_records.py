@@ -178,12 +178,7 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
     resized = row.get("ResizeTime", epoch)  # accounting has a separate record since the resize
     has_started = state is not JobState.PENDING
     tres = row.text("tres-alloc")
-    tres_resources = row.get("tres-alloc", formats.parse_resources) or formats.Resources()
-    requested, allocated = (
-        (formats.Resources(), tres_resources)
-        if has_started
-        else (tres_resources, formats.Resources())
-    )
+    resources = row.get("tres-alloc", formats.parse_resources) or formats.Resources()
     node_list = row.text("NodeList") if has_started else ""
     return JobRecord(
         cluster=cluster,
@@ -213,18 +208,11 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
         priority=row.get("PriorityLong", count),
         reason=of_started_job(row.text("Reason")) if has_started else row.text("Reason"),
         restarts=row.get("RestartCnt", count),
-        requested_cpus=requested.cpus,
-        requested_memory_bytes=requested.memory_bytes,
-        requested_gpus=requested.gpus,
-        requested_nodes=requested.nodes,
+        **resources.fields("allocated" if has_started else "requested"),
         requested_resources="" if has_started else tres,
-        allocated_cpus=allocated.cpus,
-        allocated_memory_bytes=allocated.memory_bytes,
-        allocated_gpus=allocated.gpus,
-        allocated_nodes=allocated.nodes,
         allocated_resources=tres if has_started else "",
         node_list=node_list,
-        nodes=node_shares(node_list, allocated, "NodeList", row.parse_errors),
+        nodes=node_shares(node_list, resources, "NodeList", row.parse_errors),
         **parse_display_id(row.values["JobArrayID"]),
         dependencies=row.text("Dependency"),
         submit_line=row.text("SubmitLine"),

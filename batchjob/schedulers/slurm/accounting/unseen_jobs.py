@@ -8,6 +8,7 @@ import heapq
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.accounting import Batch, UnfinishedJob, check_vanished, missing_jobids
@@ -178,15 +179,16 @@ def _with_details(job: JobRecord, live: JobRecord) -> JobRecord:
 
     Of a job that waits, the controller has the request.
     """
-    details = JobRecord(
-        job.cluster, job.jobid, job.submit_time, live.state, live.state_word, job.source,
-        record_id=job.record_id, sluid=job.sluid, submit_line=job.submit_line,
-        stdout_path=job.stdout_path, restarts=job.restarts,
-    )  # fmt: skip
-    if live.state is JobState.PENDING:
-        return details
-    return details._replace(
-        requested_cpus=job.requested_cpus, requested_memory_bytes=job.requested_memory_bytes,
-        requested_gpus=job.requested_gpus, requested_nodes=job.requested_nodes,
-        requested_resources=job.requested_resources, steps=job.steps,
-    )  # fmt: skip
+    names = _SUBMISSION if live.state is JobState.PENDING else (*_SUBMISSION, *_REQUEST)
+    details: dict[str, Any] = {name: getattr(job, name) for name in names}
+    return JobRecord(**details, state=live.state, state_word=live.state_word)
+
+
+_SUBMISSION = (
+    "cluster", "jobid", "submit_time", "source", "record_id", "sluid", "submit_line", "stdout_path",
+    "restarts",
+)  # fmt: skip
+_REQUEST = (
+    "requested_cpus", "requested_memory_bytes", "requested_gpus", "requested_nodes",
+    "requested_resources", "steps",
+)  # fmt: skip

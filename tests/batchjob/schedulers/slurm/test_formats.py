@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers.fields import clock_duration
 from batchjob.schedulers.lsf.formats import lsf_duration
-from batchjob.schedulers.slurm.formats import Resources, parse_resources, parse_tres, slurm_duration
+from batchjob.schedulers.slurm.formats import (
+    Resources,
+    parse_resources,
+    parse_tres,
+    parse_tres_count,
+    slurm_duration,
+)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,7 @@ def test_typed_gpus_are_not_added_to_untyped():
     text = (
         "billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=65536M,node=1,energy=18446744073709551614"
     )
-    assert parse_resources(text) == Resources(8, 64 * 1024**3, 1, 2, None)
+    assert parse_resources(text) == Resources(8, 64 * 1024**3, 1, 2)
 
 
 def test_typed_gpus_without_untyped_are_summed():
@@ -134,8 +140,8 @@ def test_missing_gpu_entry_is_none():
     assert parse_resources("cpu=2,mem=1G,node=2").gpus is None
 
 
-def test_negative_energy_is_unset():
-    assert parse_resources("energy=-2").energy_joules is None
+def test_negative_count_is_unset():
+    assert parse_tres_count("-2") is None
 
 
 tres_names = st.sampled_from(
