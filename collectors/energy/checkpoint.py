@@ -6,19 +6,13 @@ which they were written; the learned idle power remains valid.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from collectors.energy.ledger import (
-    Component,
-    Consumer,
-    Kind,
-    LearnedIdlePower,
-    Ledger,
-    LedgerEntry,
-)
+from collectors.energy.ledger import LearnedIdlePower, Ledger, LedgerEntry
 from collectors.energy.split import NodeSnapshot
-from collectors.jobs.view import JobCpu, parse_name
-from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
+from collectors.jobs.view import JobCpu, JobName, parse_name
+from collectors.power.meter import GpuEnergyReading, MeterReading
 
 FILE = "energy.json"
 
@@ -31,9 +25,9 @@ def restore(saved: Mapping[str, Any], of_boot: bool, meter: str, ledger: Ledger)
     """
     try:
         if saved["meter"] == meter:
-            ledger.idle.learned = _parse_learned_power(saved["idle"])
+            ledger.idle.learned = _decode(LearnedIdlePower | None, saved["idle"])
         for uuid, learned in saved["gpu_idle"].items():
-            ledger.gpu_idle[uuid].learned = _parse_learned_power(learned)
+            ledger.gpu_idle[uuid].learned = _decode(LearnedIdlePower | None, learned)
         if saved["meter"] != meter or not of_boot:
             return False
         _restore_totals(saved, ledger)
@@ -64,7 +58,7 @@ def document(meter: str, collectors: Sequence[str], ledger: Ledger) -> dict[str,
         "seconds_without_data": ledger.seconds_without_data,
         "gpu_seconds_without_data": ledger.gpu_seconds_without_data,
         "settled_until": ledger.accounted_until,
-        "since": None if ledger.last_snapshot is None else _snapshot_document(ledger.last_snapshot),
+        "since": ledger.last_snapshot and _snapshot_row(ledger.last_snapshot),
         "gpus_since": _gpu_rows(ledger.last_gpu_readings),
     }
 
@@ -72,18 +66,16 @@ def document(meter: str, collectors: Sequence[str], ledger: Ledger) -> dict[str,
 def _restore_totals(document: Mapping[str, Any], ledger: Ledger) -> None:
     for row in document["jobs"]:
         job = LedgerEntry(float(row["seen_at"]))
-        for component, kind, joules in row["joules"]:
-            job.joules[cast("Component", component), cast("Kind", kind)] = float(joules)
+        job.joules.update(_sums(row["joules"]))
         job.grams.update({str(provider): float(grams) for provider, grams in row["grams"].items()})
         ledger.jobs[parse_name(row["key"])] = job
-    for component, consumer, joules in document["node"]:
-        ledger.node[cast("Component", component), cast("Consumer", consumer)] = float(joules)
+    ledger.node.update(_sums(document["node"]))
     ledger.metered_joules = float(document["metered_joules"])
     ledger.overdrawn_joules = float(document["overdrawn_joules"])
     ledger.seconds_without_data = float(document["seconds_without_data"])
     ledger.gpu_seconds_without_data = float(document["gpu_seconds_without_data"])
-    ledger.accounted_until = _optional_float(document["settled_until"])
-    ledger.last_snapshot = None if document["since"] is None else _parse_snapshot(document["since"])
+    ledger.accounted_until = _decode(float | None, document["settled_until"])
+    ledger.last_snapshot = document["since"] and _parse_snapshot(*document["since"])
     ledger.last_gpu_readings = _parse_gpus(document["gpus_since"])
 
 
@@ -91,37 +83,20 @@ def _rows(sums: Iterable[tuple[tuple[str, str], float]]) -> list[tuple[str, str,
     return [(*names, joules) for names, joules in sums]
 
 
-def _snapshot_document(snapshot: NodeSnapshot) -> dict[str, Any]:
-    return {
-        "at": snapshot.at,
-        "epoch": snapshot.epoch,
-        "meter": snapshot.meter,
-        "processors": (snapshot.busy_seconds, snapshot.cpus),
-        "jobs": list(snapshot.jobs.values()),
-        "gpus": _gpu_rows(snapshot.gpus),
-    }
+def _sums(rows: list[Any]) -> dict[Any, float]:
+    return {(component, what): float(joules) for component, what, joules in rows}
 
 
-def _parse_snapshot(document: Mapping[str, Any]) -> NodeSnapshot:
-    busy_seconds, cpus = document["processors"]
-    jobs = [
-        JobCpu(parse_name(name), *map(_optional_float, numbers))
-        for name, *numbers in document["jobs"]
-    ]
-    return NodeSnapshot(
-        float(document["at"]),
-        float(document["epoch"]),
-        None if document["meter"] is None else _parse_reading(document["meter"]),
-        float(busy_seconds),
-        int(cpus),
-        {job.name: job for job in jobs},
-        _parse_gpus(document["gpus"]),
-    )
+def _snapshot_row(snapshot: NodeSnapshot) -> tuple[Any, ...]:
+    return (*snapshot[:5], list(snapshot.jobs.values()), _gpu_rows(snapshot.gpus))
 
 
-def _parse_reading(row: list[Any]) -> MeterReading:
-    at, joules, watts, series = row
-    return MeterReading(float(at), _optional_float(joules), _optional_float(watts), int(series))
+def _parse_snapshot(*row: Any) -> NodeSnapshot:
+    *values, job_rows, gpus = row
+    types = (float, float, MeterReading | None, float, int)
+    jobs: tuple[JobCpu, ...] = _decode(tuple[JobCpu, ...], job_rows)
+    by_name = {job.name: job for job in jobs}
+    return NodeSnapshot(*map(_decode, types, values), by_name, _parse_gpus(gpus))
 
 
 def _gpu_rows(gpus: Mapping[str, GpuEnergyReading]) -> list[tuple[Any, ...]]:
@@ -130,23 +105,20 @@ def _gpu_rows(gpus: Mapping[str, GpuEnergyReading]) -> list[tuple[Any, ...]]:
 
 
 def _parse_gpus(rows: list[Any]) -> dict[str, GpuEnergyReading]:
-    readings = [
-        GpuEnergyReading(
-            str(uuid), float(at), float(joules), int(series), tuple(map(_parse_share, shares))
-        )
-        for uuid, at, joules, series, shares in rows
-    ]
+    readings: tuple[GpuEnergyReading, ...] = _decode(tuple[GpuEnergyReading, ...], rows)
     return {reading.uuid: reading for reading in readings}
 
 
-def _parse_share(row: list[Any]) -> GpuEnergyShare:
-    job, share, activity = row
-    return GpuEnergyShare(parse_name(job), float(share), _optional_float(activity))
-
-
-def _parse_learned_power(row: list[Any] | None) -> LearnedIdlePower | None:
-    return None if row is None else (float(row[0]), float(row[1]))
-
-
-def _optional_float(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _decode(hint: Any, value: Any) -> Any:
+    """The value of this type that a part of the file stands for."""
+    arguments = get_args(hint)
+    if hint is JobName:
+        return parse_name(value)
+    if NoneType in arguments:
+        return None if value is None else _decode(arguments[0], value)
+    if get_origin(hint) is tuple:
+        hints = arguments[:1] * len(value) if Ellipsis in arguments else arguments
+        return tuple(_decode(*pair) for pair in zip(hints, value, strict=True))
+    if hasattr(hint, "_fields"):
+        return hint(*map(_decode, get_type_hints(hint).values(), value))
+    return hint(value)
