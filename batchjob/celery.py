@@ -61,15 +61,11 @@ def follow(
     if tool is not None and not isinstance(tool, Mapping) and not callable(tool):
         raise TypeError(f"tool: expected a mapping of task names or a function, got {tool!r}")
     follower = _Follower(app, arguments, data, tool)
-    handlers: dict[Any, Callable[..., None]] = {
-        signals.task_prerun: follower.begin,
-        signals.task_retry: follower.record_retry,
-        signals.task_failure: follower.record_failure,
-        signals.task_revoked: follower.record_revocation,
-        signals.task_postrun: follower.end,
-    }
-    for signal, handler in handlers.items():
-        signal.connect(handler, weak=False)
+    signals.task_prerun.connect(follower.begin, weak=False)
+    signals.task_retry.connect(follower.record_retry, weak=False)
+    signals.task_failure.connect(follower.record_failure, weak=False)
+    signals.task_revoked.connect(follower.record_revocation, weak=False)
+    signals.task_postrun.connect(follower.end, weak=False)
 
 
 def jobid_of(task_id: str, retries: int) -> str:

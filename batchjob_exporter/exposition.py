@@ -6,35 +6,27 @@ prometheus/OpenMetrics specification/OpenMetrics.md.
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
 
 from collectors.metric import Labels, Metric, MetricColumn, MetricFamily
 
-
-class ExpositionFormat(NamedTuple):
-    content_type: str
-    openmetrics: bool
-
-
-TEXT = ExpositionFormat("text/plain; version=0.0.4; charset=utf-8", openmetrics=False)
-OPENMETRICS = ExpositionFormat(
-    "application/openmetrics-text; version=1.0.0; charset=utf-8", openmetrics=True
-)
+# The formats, by their Content-Type.
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 # Python's spelling of numbers -> the spelling of the formats.
 _SPECIAL_NUMBERS = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
-def render(families: Iterable[MetricFamily], format: ExpositionFormat = TEXT) -> bytearray:
+def render(families: Iterable[MetricFamily], format: str = TEXT) -> bytearray:
     """One exposition. Families of the same metric are merged at the position of the first."""
     text = bytearray()
     for metric, parts in _group_by_metric(families).values():
         blocks = [_render_samples(family) for family in parts]
         if any(blocks):
-            text += _header(metric, format)
+            text += _header(metric, format == OPENMETRICS)
             for block in blocks:
                 text += block
-    if format.openmetrics:
+    if format == OPENMETRICS:
         text += b"# EOF\n"
     return text
 
@@ -86,10 +78,10 @@ def _group_by_metric(
 
 
 @lru_cache(1000)
-def _header(metric: Metric, format: ExpositionFormat) -> bytes:
+def _header(metric: Metric, openmetrics: bool) -> bytes:
     """HELP and TYPE. OpenMetrics names a counter's family without `_total` and escapes quotes."""
     name, text = metric.name, metric.help.replace("\\", "\\\\").replace("\n", "\\n")
-    if format.openmetrics:
+    if openmetrics:
         text = text.replace('"', '\\"')
         if metric.type == "counter":
             name = name.removesuffix("_total")

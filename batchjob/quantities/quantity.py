@@ -78,10 +78,6 @@ class Quantity:
     read_each: Callable[[Any], float | None] = float
 
     @property
-    def is_counter(self) -> bool:
-        return self.metric.kind == "counter"
-
-    @property
     def digits(self) -> int:
         """Decimal places in a sample file; more would be noise."""
         return _DIGITS.get(self.metric.unit, 0)

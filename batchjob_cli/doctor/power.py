@@ -28,7 +28,7 @@ _CRAY_UPDATE_SECONDS = 0.3  # three updates of the node controller
 
 
 def _check_rapl(node: ExaminedNode) -> Finding:
-    root = powercap.root_directory(node.host.sysfs)
+    root = f"{node.host.sysfs}/class/powercap"
     zones = list(powercap.zones(root))
     if powercap.is_masked(root):
         return missing(

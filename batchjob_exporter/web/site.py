@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 from batchjob.runtime.settings import suggest_nearest
 from batchjob_exporter.exporter import Exporter
-from batchjob_exporter.exposition import OPENMETRICS, TEXT, ExpositionFormat, render
+from batchjob_exporter.exposition import OPENMETRICS, TEXT, render
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, parse_accept, text_response
 from collectors.collector import NodeLister
 
@@ -19,7 +19,7 @@ _TRANSFER_SECONDS = 0.5
 _TARGETS_PATH = "/targets"
 
 # (media type, version requested by the client) -> format; None: no version requested.
-_FORMATS: dict[tuple[str, str | None], ExpositionFormat] = {
+_FORMATS: dict[tuple[str, str | None], str] = {
     ("application/openmetrics-text", "1.0.0"): OPENMETRICS,
     ("application/openmetrics-text", None): OPENMETRICS,
     ("text/plain", "0.0.4"): TEXT,
@@ -93,7 +93,7 @@ class MetricsSite:
         families = self._exporter.collect(names, _seconds_left(request))
         format = negotiate(request.headers.get("accept", ""))
         body = render(families, format)
-        headers = (("Content-Type", format.content_type), ("Vary", "Accept, Accept-Encoding"))
+        headers = (("Content-Type", format), ("Vary", "Accept, Accept-Encoding"))
         return HttpResponse(HTTPStatus.OK, body, headers)
 
 
@@ -126,7 +126,7 @@ def _seconds_left(request: HttpRequest) -> float:
     return max(seconds - _TRANSFER_SECONDS, seconds / 2)
 
 
-def negotiate(accept: str) -> ExpositionFormat:
+def negotiate(accept: str) -> str:
     """The format for an Accept header: highest q first, then the header's own order (RFC 9110).
 
     A client that accepts neither gets the text format, which every scraper reads.

@@ -91,7 +91,8 @@ class Replay:
 _RATE_COUNTERS = frozenset(
     quantity.name
     for quantity in QUANTITIES
-    if quantity.is_counter and quantity.metric.group in ("io", "process-io", "network")
+    if quantity.metric.kind == "counter"
+    and quantity.metric.group in ("io", "process-io", "network")
 )
 _POSITIONS = {quantity.name: place for place, quantity in enumerate(QUANTITIES)}
 

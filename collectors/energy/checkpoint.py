@@ -96,7 +96,7 @@ def _parse_snapshot(*row: Any) -> NodeSnapshot:
     types = (float, float, MeterReading | None, float, int)
     jobs: tuple[JobCpu, ...] = _decode(tuple[JobCpu, ...], job_rows)
     by_name = {job.name: job for job in jobs}
-    return NodeSnapshot(*map(_decode, types, values), by_name, _parse_gpus(gpus))
+    return NodeSnapshot._make([*map(_decode, types, values), by_name, _parse_gpus(gpus)])
 
 
 def _gpu_rows(gpus: Mapping[str, GpuEnergyReading]) -> list[tuple[Any, ...]]:

@@ -43,13 +43,13 @@ class JobIdentity(NamedTuple):
 
 def make_identity(name: JobName, uid: int | None, values: Mapping[str, str]) -> JobIdentity:
     """Build the identity and render its labels, once; `values` by the names in INFO_LABELS."""
-    pairs = {key: _truncate(values[key]) for key in INFO_LABELS if values.get(key)}
+    pairs = {key: values[key][:MAX_LABEL_LENGTH] for key in INFO_LABELS if values.get(key)}
     return JobIdentity(name, uid, join(name.labels, labels(**pairs)))
 
 
 def make_name(manager: str, jobid: str, user: str) -> JobName:
     """Build the name and render its labels; equal names have equal labels."""
-    rendered = labels(manager=manager, jobid=_truncate(jobid), user=_truncate(user))
+    rendered = labels(manager=manager, jobid=jobid[:MAX_LABEL_LENGTH], user=user[:MAX_LABEL_LENGTH])
     return JobName(manager, jobid, user, rendered)
 
 
@@ -57,10 +57,6 @@ def parse_name(row: Sequence[Any]) -> JobName:
     """The name that a state file has at the beginning of a row."""
     manager, jobid, user = (str(each) for each in row[:3])
     return make_name(manager, jobid, user)
-
-
-def _truncate(value: str) -> str:
-    return value[:MAX_LABEL_LENGTH]
 
 
 class JobCpu(NamedTuple):

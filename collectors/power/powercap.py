@@ -35,13 +35,8 @@ class Zone(NamedTuple):
     max_watts: float | None  # highest limit allowed by the manufacturer; None: unknown
 
 
-def root_directory(sysfs: str) -> str:
-    """The flat directory in which all zones and subzones appear."""
-    return f"{sysfs}/class/powercap"
-
-
 def zones(root: str) -> Iterator[Zone]:
-    """All RAPL zones with a known domain, in the order of their directories."""
+    """All RAPL zones with a known domain below /sys/class/powercap, which is flat."""
     for entry in list_directory(root):
         match = _ZONE.fullmatch(entry)
         domain = _read_domain(root, entry) if match else None

@@ -112,7 +112,7 @@ class Rapl(Collector):
     def __init__(self, host: Host, options: RaplOptions) -> None:
         self._host = host
         self._options = options
-        self._root = powercap.root_directory(host.sysfs)
+        self._root = f"{host.sysfs}/class/powercap"
         self._counters: dict[str, ZoneCounter] = {}  # by path
         self._errors: Counter[str] = Counter()
         self._gaps: Counter[tuple[ZoneDomain, str]] = Counter()

@@ -29,28 +29,25 @@ def count_on_node(
 ) -> int | None:
     """CPUs of a job on a node, by default this one; None if unknown, or the node has fewer."""
     host = (hostname or os.uname().nodename).partition(".")[0]
-    cpus = _count_in_affinity_file(environ.get(AFFINITY_FILE, ""), host)
+    path = environ.get(AFFINITY_FILE)
+    cpus = _count_in_affinity_file(path, host) if path else 0
     cpus = cpus or _count_in_slot_list(environ.get(SLOTS, ""), host)
     return cpus if 0 < cpus <= (online or os.cpu_count() or 1) else None
 
 
 def _count_in_affinity_file(path: str, host: str) -> int:
     try:
-        lines = _read_root_file(path).decode(errors="replace").splitlines() if path else []
+        with open_regular_file(Path(path), (0,)) as (file, status):
+            is_roots = not status.st_mode & 0o022  # only root may write to it
+            text = file.read(_MAX_FILE_BYTES).decode(errors="replace") if is_roots else ""
         cpus: set[int] = set()
-        for line in lines:
+        for line in text.splitlines():
             words = line.split()
             if len(words) > 1 and words[0].partition(".")[0] == host:
                 cpus.update(parse_cpu_list(words[1]))
     except (OSError, ValueError):
         return 0
     return len(cpus)
-
-
-def _read_root_file(path: str) -> bytes:
-    """The text of a file that only root may write to, else ""; raises OSError."""
-    with open_regular_file(Path(path), (0,)) as (file, status):
-        return b"" if status.st_mode & 0o022 else file.read(_MAX_FILE_BYTES)
 
 
 def _count_in_slot_list(text: str, host: str) -> int:

@@ -56,7 +56,11 @@ def readers(options: cluster.ClusterOptions) -> cluster.ClusterReaders:
         ca_file=options.slurmrestd_ca_file,
         timeout=options.timeout,
     )
-    found = rest_readers(rest) if rest.url else command_readers(options)
+    if rest.url:
+        server = Slurmrestd(rest)
+        found = cluster.ClusterReaders(**{part: _rest_reader(server, part) for part in _QUERIES})
+    else:
+        found = command_readers(options)
     if not options.slurm_metrics_url:
         return found
     slurmctld = replace(rest, url=options.slurm_metrics_url)
@@ -65,12 +69,6 @@ def readers(options: cluster.ClusterOptions) -> cluster.ClusterReaders:
 
 def command_readers(options: subprocesses.CommandOptions) -> cluster.ClusterReaders:
     return cluster.ClusterReaders(**{part: _command_reader(options, part) for part in _QUERIES})
-
-
-def rest_readers(options: RestOptions) -> cluster.ClusterReaders:
-    """The queries by slurmrestd; a path that its version lacks is tried once an hour."""
-    server = Slurmrestd(options)
-    return cluster.ClusterReaders(**{part: _rest_reader(server, part) for part in _QUERIES})
 
 
 def _command_reader(options: subprocesses.CommandOptions, part: str) -> Callable[[], Any]:
@@ -97,6 +95,7 @@ def _command_reader(options: subprocesses.CommandOptions, part: str) -> Callable
 
 
 def _rest_reader(server: Slurmrestd, part: str) -> Callable[[], Any]:
+    """The query of a part by slurmrestd; a path that its version lacks is tried once an hour."""
     from_json, path = getattr(slurm_json, part), _QUERIES[part][0]
 
     def read() -> Any:

@@ -68,17 +68,12 @@ class Slurmrestd:
         self._options = options
         self._version = options.version
 
-    @property
-    def splits_commas(self) -> bool:
-        """Whether the version in use takes lists that are separated by commas."""
-        return int(self.version().rpartition(".")[2]) <= _LAST_WITH_COMMAS
-
     def get(self, daemon: str, path: str, query: Query | None = None) -> Any:
         """The JSON document at /<daemon>/<version>/<path>; daemon is "slurm" or "slurmdb".
 
         Lists in the query are written as the version in use reads them.
         """
-        if query and self.splits_commas:
+        if query and int(self.version().rpartition(".")[2]) <= _LAST_WITH_COMMAS:
             query = {
                 name: value if isinstance(value, str) else ",".join(value)
                 for name, value in query.items()

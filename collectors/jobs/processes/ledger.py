@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.log import LogOnce
@@ -58,12 +58,10 @@ class ProcessLedger:
         line = self._lines.get(key)
         if line is None:
             return ProcessTotals()
-        _, ended, shown, *more = parse_json(line)
-        if len(more) > 1:
-            kernel.io, kernel.sockets = map(ContinuedCounters.from_saved, more[1])
+        _, ended, shown, known, kernel.io, kernel.sockets = _decode(line)
         if not kernel.io.shown:
             kernel.io.shown = [each or 0.0 for each in shown[2:]]
-        return ProcessTotals(tuple(ended), ProcessCounters(*shown), *map(tuple, more[:1]))
+        return ProcessTotals(ended, ProcessCounters(*shown), known)
 
     def save(
         self, key: str, totals: ProcessTotals, shown: ProcessCounters, kernel: KernelState
@@ -129,16 +127,23 @@ class ProcessLedger:
 
 def _parse(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
     """The lines of existing directories, by key; the last line may be incomplete."""
-    width = len(ProcessCounters._fields)
     for line in lines:
         with contextlib.suppress(ValueError, TypeError):
-            # An earlier exporter has not kept what is `known`, or what the helper has counted.
-            key, ended, shown, *known = parse_json(line)
-            numbers = [float(each) for each in (*ended, *(each or 0 for each in shown))]
-            are_pairs = all(len([float(each) for each in pair]) == 2 for pair in known[:1])
-            if len(known) > 1:
-                _, _ = map(ContinuedCounters.from_saved, known[1])
+            key, *_ = _decode(line)
             path, _, inode = key.rpartition(":")
-            is_sound = len(numbers) == 2 * width and len(known) <= 2 and are_pairs
-            if is_sound and os.path.exists(path) and inode.isdigit():
+            if os.path.exists(path) and inode.isdigit():
                 yield key, line
+
+
+def _decode(line: str) -> tuple[Any, ...]:
+    """The parts of a line; raises ValueError and TypeError."""
+    key, ended, shown, (number, youngest), counted = parse_json(line)
+    if not len(ended) == len(shown) == len(ProcessCounters._fields):
+        raise ValueError("expected as many sums as there are counters")
+    return (
+        str(key),
+        tuple(map(float, ended)),
+        tuple(None if each is None else float(each) for each in shown),
+        (int(number), float(youngest)),
+        *map(ContinuedCounters.from_saved, counted),
+    )

@@ -31,9 +31,7 @@ def ended_job(
         raise fields.RowError(f"jStatus {status} is not a final status")
     nodes = node_shares(row, "execHosts", slots) or node_shares(row, "execHosts", hosts)
     nodes = nodes if start else ()  # hosts of a job that never started were only planned
-    code, signal = (
-        decode_wait_status(row.get("exitStatus", fields.integer)) if start else (None, None)
-    )
+    wait_status = row.get("exitStatus", fields.integer) if start else None  # wait(2)
     state = lsf_end_state(status, exit_info)
     changed = row.get("lastResizeTime", fields.epoch)  # the start, if its allocation never changed
     user_cpu, system_cpu = row.get("utime", fields.seconds), row.get("stime", fields.seconds)
@@ -61,8 +59,8 @@ def ended_job(
         elapsed_seconds=elapsed,
         suspended_seconds=suspended,
         time_limit_seconds=row.get("runLimit", fields.count) or None,
-        exit_code=code,
-        exit_signal=signal,
+        exit_code=None if wait_status is None else wait_status >> 8 & 0xFF,
+        exit_signal=None if wait_status is None else wait_status & 0x7F,
         reason=LSF_EXIT_INFO.get(exit_info, ("",))[0],
         requested_cpus=row.get("numProcessors", fields.count) or None,
         requested_gpus=_requested_gpus(row.text("effectiveResReq"), len(nodes)),
@@ -92,11 +90,6 @@ def node_shares(row: fields.FieldReader, field: str, hosts: Iterable[str]) -> tu
     except ValueError as error:
         row.parse_errors.append(f"{field}: {error}")
         return ()
-
-
-def decode_wait_status(status: int | None) -> tuple[int | None, int | None]:
-    """Exit code and signal of a wait status (wait(2))."""
-    return (None, None) if status is None else (status >> 8 & 0xFF, status & 0x7F)
 
 
 def _requested_gpus(requirement: str, hosts: int) -> int | None:

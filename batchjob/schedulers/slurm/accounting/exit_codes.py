@@ -6,6 +6,7 @@ that was not found (127). DerivedExitCode of sacct, slurmctld (squeue, slurmrest
 25.11 have the status itself.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -101,7 +102,8 @@ def _steps_with_known_codes(
 
     It lacks steps that ended after the job had.
     """
-    counted = [step for step in job.steps if step.step != "batch" and not _is_late(step, job)]
+    ended = job.end_time or math.inf
+    counted = [s for s in job.steps if s.step != "batch" and (s.end_time or 0.0) <= ended]
     open_codes = [step.exit_code_or_128_more for step in counted]
     known = []
     for step in job.steps:
@@ -113,12 +115,6 @@ def _steps_with_known_codes(
                 step = step._replace(exit_code=code)
         known.append(step)
     return known
-
-
-def _is_late(step: StepRecord, job: JobRecord) -> bool:
-    if step.end_time is None or job.end_time is None:
-        return False
-    return step.end_time > job.end_time
 
 
 def _candidates(code_or_128_more: int) -> tuple[int, int]:

@@ -147,7 +147,10 @@ class Sacct(WindowSource):
 
     def script(self, job: SubmittedJob) -> str:
         """See ScriptSource: one job per query, so no script can pass for another job's."""
-        which = ("--starttime", f"uts{EARLIEST_TIME}", "--jobs", _sacct_job_id(job))
+        # The raw id of a task of an array may be that of the array.
+        is_task = job.array_jobid and job.array_index is not None
+        jobid = f"{job.array_jobid}_{job.array_index}" if is_task else job.jobid
+        which = ("--starttime", f"uts{EARLIEST_TIME}", "--jobs", jobid)
         argv = [self._options.sacct, "--batch-script", "--allusers", *which]
         argv += self._cluster_option()
         try:
@@ -245,13 +248,6 @@ class Sacct(WindowSource):
             return ""
         self._once.forget(key)
         return text
-
-
-def _sacct_job_id(job: SubmittedJob) -> str:
-    """The id that denotes one task of an array: its raw id may be that of the array."""
-    if job.array_jobid and job.array_index is not None:
-        return f"{job.array_jobid}_{job.array_index}"
-    return job.jobid
 
 
 def _extract_script(output: str, job: SubmittedJob) -> str:

@@ -114,7 +114,8 @@ def test_sums_of_unreadable_counters_are_not_invented():
 def test_arbitrary_and_incomplete_files_are_read(tmp_path_factory, noise, cut):
     directory = tmp_path_factory.mktemp("state")
     key = f"{directory}:7"
-    line = json.dumps([key, [1.0] * 6, [2.0] * 6])
+    counted = ["", [], []]
+    line = json.dumps([key, [1.0] * 6, [2.0] * 6, [1, 1.0], [counted, counted]])
     text = f'"boot"\n{line}\n'.encode() + noise + b"\n" + line.encode()[:cut]
     (directory / "processes.jsonl").write_bytes(text)
     ledger = ProcessLedger(str(directory), "boot")
