@@ -46,7 +46,7 @@ class GpuClaim(NamedTuple):
     share: float  # of the compute slices
     activity: float | None  # fraction of the time its instance was busy; None: unknown
     lifetime_fraction: float = 1.0  # fraction of the interval in which the job existed
-    power_fraction: float | None = None  # of the integral of its power, while the job existed
+    power_fraction: float | None = None  # of the integral of its power, while the job held it
 
 
 class Split(NamedTuple):
@@ -233,7 +233,11 @@ def gpu_claims(
         earlier.at,
         later,
         {
-            name: (sum(each.share for each in shares), jobs.get(name))
+            name: (
+                sum(each.share for each in shares),
+                all(each.confirmed for each in shares),
+                jobs.get(name),
+            )
             for name, shares in shares_by_job.items()
         },
     )
@@ -254,11 +258,14 @@ def gpu_claims(
 
 
 def _power_fractions(
-    start: float, later: GpuEnergyReading, claims: Mapping[JobName, tuple[float, JobCpu | None]]
+    start: float,
+    later: GpuEnergyReading,
+    claims: Mapping[JobName, tuple[float, bool, JobCpu | None]],
 ) -> dict[JobName, float]:
     """The parts of the integral of a GPU's power since `start` that fall in the jobs' times.
 
-    `claims` are their shares. Where jobs overlap and claim more than the GPU, each part is smaller.
+    `claims` are their shares, and whether more than the environment says so. Where jobs overlap and
+    claim more than the GPU, those that only name it have none, and the parts of the others shrink.
     Nothing if the power was not read from the begin of the interval to its end.
     """
     power = later.power
@@ -266,12 +273,14 @@ def _power_fractions(
         return {}
     if power[-1][0] < later.at - _UNREAD_SECONDS:
         return {}
-    times = {name: _time_within(start, later.at, job) for name, (_, job) in claims.items()}
+    times = {name: _time_within(start, later.at, job) for name, (*_, job) in claims.items()}
     whole = _joules_at(power, later.at) - _joules_at(power, start)
     fractions = dict.fromkeys(claims, 0.0)
     edges = {start, later.at, *(edge for time in times.values() for edge in time)}
     for began, ended in pairwise(sorted(edges)) if whole > 0 else ():
         present = [n for n, (first, last) in times.items() if first <= began and ended <= last]
+        if sum(claims[name][0] for name in present) > 1 + _ROUNDING:
+            present = [name for name in present if claims[name][1]] or present
         crowd = max(1.0, sum(claims[name][0] for name in present))
         part = (_joules_at(power, ended) - _joules_at(power, began)) / whole
         for name in present:

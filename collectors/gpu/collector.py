@@ -306,7 +306,8 @@ def _energy_share(holding: Holding, reading: GpuReading, metered: int) -> GpuEne
         activity = reading.values_of(holding.unit).get(UTILIZATION)
     else:
         activity = utilization / share if share else None
-    return GpuEnergyShare(holding.job, holding.unit.fraction * share / metered, activity)
+    part = holding.unit.fraction * share / metered
+    return GpuEnergyShare(holding.job, part, activity, holding.confirmed)
 
 
 def build(host: Host, options: GpuOptions, built: Mapping[str, Collector]) -> GpuCollector:

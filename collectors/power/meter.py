@@ -80,6 +80,7 @@ class GpuEnergyShare(NamedTuple):
     share: float
     # How busy the share was: 1 all of the time, above 1 if the job also used other shares.
     activity: float | None = None
+    confirmed: bool = True  # by something that the job's user cannot write
 
 
 class GpuEnergyReading(NamedTuple):

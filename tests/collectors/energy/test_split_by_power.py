@@ -11,7 +11,7 @@ IDLE_WATTS, BUSY_WATTS = 78.0, 700.0
 INTERVAL = 10.0
 
 
-def split(*lives, busy=(), end=INTERVAL, share=1.0, power=True):
+def split(*lives, busy=(), end=INTERVAL, share=1.0, power=True, claims=()):
     """Energy of 10 s in which the GPU is busy in the given spans."""
     jobs = {
         name: JobCpu(name, 0.0, 1.0, ended, started)
@@ -23,7 +23,7 @@ def split(*lives, busy=(), end=INTERVAL, share=1.0, power=True):
         is_busy = any(began < at - 0.05 < ended for began, ended in busy)
         joules += (BUSY_WATTS if is_busy else IDLE_WATTS) / 10
         points.append((at, joules))
-    shares = tuple(GpuEnergyShare(name, share) for name in jobs)
+    shares = tuple(GpuEnergyShare(name, share, confirmed=name not in claims) for name in jobs)
     earlier = GpuEnergyReading("GPU-0", 0.0, 0.0, 0, ())
     later = GpuEnergyReading("GPU-0", INTERVAL, joules, 0, shares, tuple(points) if power else ())
     found = split_gpu(joules, IDLE_WATTS * INTERVAL, gpu_claims(earlier, later, jobs))
@@ -60,6 +60,13 @@ def test_power_that_was_not_read_to_the_end_divides_nothing():
     gap = split((0.0, 5.0), (5.0, None), busy=[(5.0, 10.0)], end=8.0)
     by_time = split((0.0, 5.0), (5.0, None), busy=[(5.0, 10.0)], end=8.0, power=False)
     assert gap == by_time
+
+
+def test_job_that_only_names_the_gpu_takes_nothing_from_its_holder():
+    """It has the idle energy of the time before the holder came."""
+    found = split((4.0, None), (0.0, None), busy=[(4.0, 10.0)], claims=[B])
+    assert joules_of(found, A) == pytest.approx(BUSY_WATTS * 6, rel=0.01)
+    assert joules_of(found, B) == pytest.approx(IDLE_WATTS * 4, rel=0.01)
 
 
 def test_gpu_is_shared_only_while_both_hold_it():
