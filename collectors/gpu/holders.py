@@ -215,14 +215,14 @@ def _select_holders(
 
     A job's environment is accepted unless it contradicts something that users cannot write: root or
     the kernel allocated the unit to other jobs, or processes of other jobs that claim all of it, or
-    whose GPUs no source states, run on it.
+    none of it, run on it.
     """
     if trusted:
         return trusted
     confirmed = [job for job in allocated if job in confirmed_jobs]
     if any(not _is_partial(job) for job in confirmed):
         return confirmed
-    return allocated if confirmed else [job for job in jobs if not job.allocation] or allocated
+    return allocated if confirmed else [job for job in jobs if job not in allocated] or allocated
 
 
 def _job_usage(

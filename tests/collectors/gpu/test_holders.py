@@ -122,6 +122,17 @@ def test_job_using_the_gpu_of_another_has_no_share():
     assert conflicts == [("process", "2")]
 
 
+def test_job_of_another_gpu_holds_the_one_that_it_uses_and_another_only_names():
+    jobs = [job("1", slurm_gpus(0)), job("2", slurm_gpus(1), (10,))]
+    found, _ = map_confirmed(jobs, ON_GPU_0)
+    holds = [x for x in found.holdings if x.unit.gpu.index == 0]
+    assert [(x.job.jobid, x.share, x.confirmed) for x in holds] == [
+        ("1", None, False), ("2", 1.0, True),
+    ]  # fmt: skip
+    kinds = {(each.kind, each.job.jobid) for each in found.conflicts}
+    assert kinds == {("unconfirmed", "1"), ("process", "2")}
+
+
 def test_job_without_allocation_gets_no_share_of_an_allocated_gpu():
     jobs = [job("1", slurm_gpus(0)), job("2", None, (20,))]
     used = [reading(plain_gpu(0), 0.9, (GpuProcess(20, 1e9),))]
