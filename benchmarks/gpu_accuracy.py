@@ -30,6 +30,7 @@ from benchmarks import gpu_runs
 from benchmarks.gpu_session import (
     ENERGY_LIMIT,
     MPS_DIRECTORY,
+    ROOT,
     UTILIZATION_LIMIT,
     Load,
     Recorder,
@@ -59,7 +60,9 @@ LOADS = (  # the first are those that no other measures
          of_no_job=DUTY.format(100, 3)),
     Load("shared_a", DUTY.format(100, 5) + " gib=3", 7, ("shared",),
          (("shared_b", DUTY.format(25, 5) + " gib=2"),)),
-    Load("loop", f"for i in 1 2 3 4; do {DUTY.format(100, 0.5)}; sleep 1; done", 9),
+    # A job of which no source names its GPU has it until its last process ends.
+    Load("loop", f"for i in 1 2 3; do {DUTY.format(100, 0.5)}; sleep 1; done; "
+         f"{DUTY.format(100, 0.5)}", 9),
     Load("mps_a", DUTY.format(100, 5) + " gib=3", 14, ("mps",),
          (("mps_b", DUTY.format(50, 5) + " gib=2"),), mps=True, pause=6),
     # Samples within 5 s of processes under MPS are nobody's.
@@ -133,6 +136,8 @@ def of_dram(_: Session, load: Load, truth: Any, wall: float, shown: Shown) -> It
 def of_fp64(_: Session, load: Load, truth: Any, wall: float, shown: Shown) -> Iterator[Row]:
     seen = shown["gpu_fp64_active_seconds_total"] / shown["gpu_profiled_seconds_total"]
     true = truth["fp64"] / wall
+    active = shown["gpu_sm_active_seconds_total"] / shown["gpu_profiled_seconds_total"]
+    yield Row(load.name, "sm_active", truth["busy"] / wall, active, None, None)
     yield Row(load.name, "fp64_active", true, seen, seen - true, UTILIZATION_LIMIT)
 
 
@@ -383,6 +388,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=310.0, help="time for everything")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
+    # Commands of batchjob start others elsewhere.
+    paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     options.directory.mkdir(parents=True, exist_ok=True)
     try:
         recorder = Recorder(open_nvml())

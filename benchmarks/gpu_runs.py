@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_session import (
+    HELPER_SOCKET,
     ROOT,
     UTILIZATION_LIMIT,
     Row,
@@ -168,6 +170,7 @@ class Runs:
             stack.callback(os.close, program)
             stack.callback(os.close, bpf.attach(program, cgroup, bpf.DEVICE))
             attached = time.time()
+            self._ask_helper(jobid)
             self._await(job, other)
         known = [
             at
@@ -228,6 +231,17 @@ class Runs:
                 for found in Path(root).rglob(f"run-{jobid}*"):
                     return found
         raise RuntimeError("the job has no cgroup of version 2")
+
+    def _ask_helper(self, jobid: str) -> None:
+        """What the helper says of the device program itself."""
+        path = os.path.relpath(self._directory(jobid), "/sys/fs/cgroup")
+        device = [NVIDIA_MAJOR, self.session.minor]
+        with socket.socket(socket.AF_UNIX) as helper:
+            helper.settimeout(5)
+            helper.connect(HELPER_SOCKET)
+            helper.sendall(json.dumps({"devices": path, "numbers": [device]}).encode() + b"\n")
+            answer = json.loads(helper.makefile().readline())
+        self._expect("allotted", "answer of the helper", {"devices": [device]}, answer)
 
     def _start(self, name: str, use: str) -> subprocess.Popen[bytes]:
         return self.session.start_job(name, USE + use, "--gpus=1", "--time-limit=60")

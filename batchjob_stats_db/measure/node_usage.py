@@ -209,8 +209,10 @@ def _identified(
             idle = unclear if is_allocated and free < thresholds().idle_gpu * unclear else 0.0
             known = observed[key] + idle
             covered = min(known, seconds)
-            ratio = min(1.0, busy.get(key, 0.0) / known) if covered > 0 else None
             with_others = shared.get(key, 0.0) + unclear - idle
+            # Not the first moments of a job that another one joined then.
+            is_told = covered > 0 and known >= with_others + mps.get(key, 0.0)
+            ratio = min(1.0, busy.get(key, 0.0) / known) if is_told else None
             others: tuple[float | None, float | None] = with_others, mps.get(key, 0.0)
         else:
             covered, ratio = min(samples * interval, seconds), means.get(key)

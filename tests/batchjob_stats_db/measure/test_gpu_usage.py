@@ -40,6 +40,17 @@ def test_utilization_is_busy_time_of_the_time_in_which_the_job_had_the_gpu_alone
     assert (found.observed_seconds, found.shared_seconds, found.mps_seconds) == (1800, 1700, 100)
 
 
+def test_moments_before_another_job_came_are_no_utilization_of_the_job():
+    """As seen of a job that was alone for 5 ms of 5 s, and used 23 % of the GPU."""
+    (found,) = usages(
+        total(BUSY, 0.0, **GPU_0),
+        total(OBSERVED, 0.005, **GPU_0),
+        total(UNOBSERVED, 5.336, **GPU_0, reason="shared"),
+    )
+    assert (found.utilization_ratio, found.shared_seconds) == (None, 5.336)
+    assert gpu_columns([found]) == {"gpus": 1}
+
+
 def test_activity_is_that_of_the_profiled_time():
     peak = SeriesValue(f"{SM}_peak_ratio", {"instance": "n1.example:9400", **GPU_0}, 0.9)
     (found,) = usages(
