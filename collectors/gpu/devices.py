@@ -8,6 +8,7 @@ process may see. Only the UUID is unambiguous; the rest is translated here.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from collectors.host import Host, read_text
@@ -109,10 +110,13 @@ class GpuTable:
         """Whether any GPU is in MIG mode; then a scheduler's numbers may refer to instances."""
         return any(gpu.partitioned and not gpu.numbers_partitions for gpu in self.gpus)
 
-    @property
-    def capabilities(self) -> Iterable[int]:
-        """The minor numbers of /dev/nvidia-caps that belong to MIG instances."""
-        return self._mig_minors.keys()
+    @cached_property
+    def capabilities(self) -> tuple[int, ...]:
+        """The minor numbers of /dev/nvidia-caps that belong to MIG instances which exist.
+
+        The driver lists those of all instances that 32 GPUs could have, several thousand.
+        """
+        return tuple(minor for minor in self._mig_minors if self.by_capability(minor))
 
     @property
     def has_one_vendor(self) -> bool:

@@ -119,6 +119,7 @@ class Board:
         driver = self._driver
         reading, session = driver.read(self.index, self.gpu.uuid if self.gpu else "")
         at = driver.host.monotonic()
+        self.watch.update_power()
         counter = driver.energy_counter(reading.gpu.uuid)
         values = counter.drop_implausible_power(reading.values)
         self.watch.counts_rates = reading.samples is None and UTILIZATION in values

@@ -1,6 +1,7 @@
 """What ten readings a second see that no reading after it does."""
 
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,31 @@ def test_power_is_integrated_from_the_drivers_samples(fake_nvml, collector, even
     power = eventually(lambda: [each.power for each in collector.gpu_energy() if each.power])[0]
     (began, before), (ended, later) = power[0], power[-2]
     assert (later - before) / (ended - began) == pytest.approx(260, rel=0.05)
+
+
+def test_power_is_known_up_to_each_reading_of_the_energy(fake_nvml, host, eventually):
+    """A load of the last 0.4 s was divided by the power before it, up to 1.5 s earlier."""
+
+    def draw(*watts):
+        first = int((time.time() - 0.02 * len(watts)) * 1e6)
+        samples = (f"{first + 20_000 * n}:{each * 1000}" for n, each in enumerate(watts))
+        fake_nvml.set({"gpu0.power_samples": " ".join(samples)})
+
+    fake_nvml.add_gpus(1)
+    collector = GpuCollector(host, GpuOptions(interval=0.3), OneJob())
+    draw(*[100] * 100)
+    collector.start()
+    try:
+        (before,) = eventually(lambda: [each for each in collector.gpu_energy() if each.power])
+        time.sleep(0.5)
+        draw(*[100] * 80, *[500] * 20)
+        drawn = time.monotonic()
+        eventually(lambda: collector.gpu_energy()[0].at > max(drawn, before.at))
+        points = collector.gpu_energy()[0].power
+        watts = [(later - before) / (to - at) for (at, before), (to, later) in pairwise(points)]
+        assert max(watts) == pytest.approx(500, rel=0.05)
+    finally:
+        collector.stop()
 
 
 def test_gpu_whose_call_hangs_does_not_stop_the_others(fake_nvml, driver, eventually, monkeypatch):
