@@ -30,7 +30,7 @@ from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
 from batchjob_stats_db.timeseries.base import JobWindow
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from collectors.energy.ledger import EnergyAccounts, JobAccount
-from collectors.job_samples import SampleSources, take_samples
+from collectors.job_samples import take_samples
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
 
@@ -100,12 +100,13 @@ def record(jobs: list[Job], samples: Path, passes: int, interval: int = 5) -> tu
     """
     step = interval // 5
     moment = T
-    sources = SampleSources(
+    read_samples = partial(
+        take_samples,
         lambda: [(job.name, job.reading()) for job in jobs],
         accounts=lambda: EnergyAccounts(tuple(job.account() for job in jobs)),
     )
     recorder = Recorder(
-        partial(take_samples, sources),
+        read_samples,
         samples,
         RecorderOptions(most=0),
         lambda: moment,

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 from batchjob.quantities import gpu
 from batchjob.quantities.energy import EMISSIONS_GRAMS, ENERGY_JOULES
@@ -21,48 +21,43 @@ from collectors.jobs.collector import JobsCollector
 from collectors.jobs.view import JobName
 
 
-class SampleSources(NamedTuple):
-    """The functions of collectors that are called for the samples of all jobs."""
-
-    readings: Callable[[], list[tuple[JobName, JobReading]]]
-    holdings: Callable[[], list[tuple[Holding, Mapping[GpuMetric, float]]]] = list
-    gpu_counters: Callable[[], Iterable[tuple[JobName, SampleKey, float]]] = tuple
-    accounts: Callable[[], EnergyAccounts] = EnergyAccounts
-
-
-def find_sources(collectors: Iterable[Collector]) -> SampleSources | None:
-    """The sources among an exporter's collectors; None without a jobs collector."""
-    sources = SampleSources(list)
-    has_jobs = False
+def samples_reader(collectors: Iterable[Collector]) -> Callable[[], list[JobSamples]] | None:
+    """The function that takes samples of all jobs; None without a jobs collector."""
+    sources: dict[str, Any] = {}
     for each in collectors:
         if isinstance(each, JobsCollector):
-            sources, has_jobs = sources._replace(readings=each.readings), True
+            sources["readings"] = each.readings
         elif isinstance(each, GpuCollector):
-            counters = partial(_gpu_counters, each)
-            sources = sources._replace(holdings=each.holdings, gpu_counters=counters)
+            sources["holdings"] = each.holdings
+            sources["gpu_counters"] = partial(_gpu_counters, each)
         elif isinstance(each, EnergyCollector):
-            sources = sources._replace(accounts=each.accounts)
-    return sources if has_jobs else None
+            sources["accounts"] = each.accounts
+    return partial(take_samples, **sources) if "readings" in sources else None
 
 
-def take_samples(sources: SampleSources) -> list[JobSamples]:
+def take_samples(
+    readings: Callable[[], list[tuple[JobName, JobReading]]],
+    holdings: Callable[[], list[tuple[Holding, Mapping[GpuMetric, float]]]] = list,
+    gpu_counters: Callable[[], Iterable[tuple[JobName, SampleKey, float]]] = tuple,
+    accounts: Callable[[], EnergyAccounts] = EnergyAccounts,
+) -> list[JobSamples]:
     other_values: dict[SampledJob, Values] = defaultdict(dict)
-    for job, joules, grams in sources.accounts().jobs:
+    for job, joules, grams in accounts().jobs:
         own_values = other_values[SampledJob(*job[:3])]
         for (component, kind), value in joules.items():
             own_values[SampleKey(ENERGY_JOULES.name, (component, kind))] = value
         for provider, value in grams.items():
             own_values[SampleKey(EMISSIONS_GRAMS.name, (provider,))] = value
-    for holding, gpu_values in sources.holdings():
+    for holding, gpu_values in holdings():
         own_values = other_values[SampledJob(*holding.job[:3])]
         own_values.update(_gpu_values(holding, gpu_values))
         if holding.confirmed:
             key = SampleKey(gpu.JOB_GPU_NAMES.name, (holding.unit.gpu.name,))
             own_values[key] = own_values.get(key, 0.0) + 1
-    for job, key, value in sources.gpu_counters():
+    for job, key, value in gpu_counters():
         other_values[SampledJob(*job[:3])][key] = value
     samples = []
-    for job, reading in sources.readings():
+    for job, reading in readings():
         sampled = SampledJob(*job[:3])
         values = dict(_job_values(reading)) | other_values.get(sampled, {})
         samples.append(JobSamples(sampled, values, reading.ended_at is not None))

@@ -5,7 +5,6 @@ import logging
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ from batchjob_stats_server import main as server_main
 from batchjob_stats_server import options as server_options
 from batchjob_stats_server import services as server_services
 from batchjob_stats_server.auth.rights import ProcessToken
-from collectors.job_samples import find_sources, take_samples
+from collectors.job_samples import samples_reader
 
 log = logging.getLogger(__name__)
 
@@ -144,12 +143,10 @@ def _build_exporter(settings: UpSettings, secret: str) -> ExporterService | Expo
 def _build_recorder(
     settings: UpSettings, exporter: ExporterService | Exporter, data: Path
 ) -> Recorder | None:
-    sources = find_sources(exporter.collectors)
-    if sources is None or settings.tsdb.url:
+    read_samples = samples_reader(exporter.collectors)
+    if read_samples is None or settings.tsdb.url:
         return None
-    return Recorder(
-        partial(take_samples, sources), data / SAMPLES, settings.samples, runs=data / RUNS
-    )
+    return Recorder(read_samples, data / SAMPLES, settings.samples, runs=data / RUNS)
 
 
 def _poller_settings(

@@ -5,14 +5,13 @@ python -m tests.e2e.recording DIRECTORY FLAG...
 
 import signal
 import sys
-from functools import partial
 from pathlib import Path
 
 from batchjob.runtime import log as logs
 from batchjob_exporter.options import parse_settings
 from batchjob_exporter.service import ExporterService
 from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
-from collectors.job_samples import find_sources, take_samples
+from collectors.job_samples import samples_reader
 
 _FIRST_VALUES_SECONDS = 2.0
 
@@ -25,9 +24,9 @@ def main() -> None:
     chosen = parse_settings(flags)
     logs.set_up(chosen.log)
     service = ExporterService(chosen)
-    sources = find_sources(service.collectors)
-    assert sources
-    recorder = Recorder(partial(take_samples, sources), Path(directory), RecorderOptions())
+    read_samples = samples_reader(service.collectors)
+    assert read_samples
+    recorder = Recorder(read_samples, Path(directory), RecorderOptions())
     service.start()
     service.wait(_FIRST_VALUES_SECONDS)
     recorder.start()

@@ -4,7 +4,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from batchjob.runtime.logins import login_of
 from batchjob.schedulers.states import JobState
 from batchjob_cli.main import main
 from batchjob_stats_db.samples.recorder import Recorder, RecorderOptions
-from collectors.job_samples import find_sources, take_samples
+from collectors.job_samples import samples_reader
 from collectors.jobs import collector
 from tests.batchjob_cli.served_data import serve_data
 from tests.collectors.jobs.nodes import Node
@@ -46,10 +45,10 @@ def data(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     jobs = node.collector()
     jobs.start()
     jobs.update()  # its seconds are shorter than ours: none passes before it is seen
-    sources = find_sources([jobs])
-    assert sources is not None
+    read_samples = samples_reader([jobs])
+    assert read_samples is not None
     recorder = Recorder(
-        partial(take_samples, sources), folder / "samples", RecorderOptions(), node.host.clock,
+        read_samples, folder / "samples", RecorderOptions(), node.host.clock,
         node.host.monotonic, folder / "runs",
     )  # fmt: skip
     for second in range(SECONDS):

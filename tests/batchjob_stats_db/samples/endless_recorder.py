@@ -10,7 +10,7 @@ from pathlib import Path
 
 from batchjob.quantities.reading import CgroupReading, job_reading
 from batchjob_stats_db.samples import recorder
-from collectors.job_samples import SampleSources, take_samples
+from collectors.job_samples import take_samples
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
 
@@ -30,7 +30,7 @@ def main() -> None:
         return [(name, reading) for name in names]
 
     endless_recorder = recorder.Recorder(
-        partial(take_samples, SampleSources(readings)),
+        partial(take_samples, readings),
         directory,
         recorder.RecorderOptions(),
         lambda: moment,

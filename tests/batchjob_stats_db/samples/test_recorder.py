@@ -23,7 +23,7 @@ from collectors.energy.ledger import EnergyAccounts, JobAccount
 from collectors.gpu.devices import Gpu, Unit
 from collectors.gpu.holders import Holding
 from collectors.gpu.metrics import POWER
-from collectors.job_samples import SampleSources, find_sources, take_samples
+from collectors.job_samples import samples_reader, take_samples
 from collectors.jobs import collector as jobs_collector
 from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS
@@ -64,10 +64,9 @@ class SimulatedNode:
         )
 
     def recorder(self, samples, **options):
-        sources = SampleSources(lambda: self.readings(), accounts=self.accounts)
         runs = samples.parent / "runs"
         return Recorder(
-            partial(take_samples, sources),
+            partial(take_samples, lambda: self.readings(), accounts=self.accounts),
             samples,
             RecorderOptions(**options),
             self.clock,
@@ -94,7 +93,7 @@ def read_samples(samples, jobid):
 def test_quantities_of_the_exporter_are_in_the_samples():
     node = SimulatedNode("1")
     node.joules = 12.5
-    (sample,) = take_samples(SampleSources(node.readings, accounts=node.accounts))
+    (sample,) = take_samples(node.readings, accounts=node.accounts)
     names = {name.quantity for name in sample.values}
     assert {
         "page_faults_minor",
@@ -114,8 +113,7 @@ def test_unconfirmed_gpu_contributes_no_measurements(confirmed, expected):
     unit = Unit(Gpu("nvidia", 0, "GPU-a", 0, "00000000:3B:00.0", "A100"))
     holding = Holding(node.jobs["1"], unit, "environment", None, 0,
                       confirmed=confirmed)  # fmt: skip
-    sources = SampleSources(node.readings, holdings=lambda: [(holding, {POWER: 250.0})])
-    (sample,) = take_samples(sources)
+    (sample,) = take_samples(node.readings, lambda: [(holding, {POWER: 250.0})])
     assert {name.quantity for name in sample.values if name.quantity.startswith("gpu_")} == expected
     assert sample.values.get(SampleKey("gpu_names", ("A100",))) == (1 if confirmed else None)
 
@@ -307,7 +305,7 @@ def test_samples_of_a_recorded_machine(tree, tmp_path):
     collector.update()
     try:
         recorder = Recorder(
-            partial(take_samples, find_sources([collector])),
+            samples_reader([collector]),
             tmp_path,
             RecorderOptions(),
             host.clock,
@@ -324,9 +322,8 @@ def test_samples_of_a_recorded_machine(tree, tmp_path):
 
 def test_stop_takes_a_last_sample(tmp_path):
     node = SimulatedNode("1")
-    sources = SampleSources(node.readings)
     recorder = Recorder(
-        partial(take_samples, sources), tmp_path, RecorderOptions(interval=0.05), node.clock
+        partial(take_samples, node.readings), tmp_path, RecorderOptions(interval=0.05), node.clock
     )
     threads = threading.active_count()
     recorder.start()

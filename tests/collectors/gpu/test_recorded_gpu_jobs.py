@@ -4,7 +4,7 @@ import pytest
 
 from collectors.gpu.collector import GpuCollector, GpuOptions
 from collectors.host import Host
-from collectors.job_samples import find_sources, take_samples
+from collectors.job_samples import samples_reader
 from collectors.jobs import collector as jobs_module
 
 
@@ -65,9 +65,9 @@ def test_samples_include_the_quantities_of_each_gpu(fake_nvml, host, as_recorded
     jobs.start()
     gpus.start()
     try:
-        sources = find_sources([jobs, gpus])
-        eventually(lambda: len(sources.holdings()) == 2)
-        samples = {each.job.jobid: each.values for each in take_samples(sources)}
+        read_samples = samples_reader([jobs, gpus])
+        eventually(lambda: len(gpus.holdings()) == 2)
+        samples = {each.job.jobid: each.values for each in read_samples()}
     finally:
         gpus.stop()
         jobs.stop()
