@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
 
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.values import host_name
@@ -17,11 +16,6 @@ from batchjob.secret_files import file_stamp
 from batchjob_exporter.web.config import WebConfig, read, warn_unsupported
 from batchjob_exporter.web.connection import Stream
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, text_response
-
-if TYPE_CHECKING:  # imported on use: each needs memory that few nodes have to spend
-    import ssl
-
-    from batchjob_exporter.web.passwords import Passwords
 
 log = logging.getLogger(__name__)
 
@@ -32,22 +26,15 @@ _UNAUTHORIZED = text_response(
 )
 
 _UNAUTHORIZED_BEARER = text_response(
-    HTTPStatus.UNAUTHORIZED, "expected the token as Authorization: Bearer",
+    HTTPStatus.UNAUTHORIZED,
+    "expected the token as Authorization: Bearer",
     ("WWW-Authenticate", "Bearer"),
-)  # fmt: skip
+)
 _MISDIRECTED = text_response(HTTPStatus.MISDIRECTED_REQUEST, "unknown Host header")
 
 RequestHandler = Callable[[HttpRequest], HttpResponse]
 
 _FileSignatures = tuple[tuple[int, int, int] | None, ...]
-
-
-class _LoadedConfig(NamedTuple):
-    """A configuration with the contents of all files it names."""
-
-    config: WebConfig
-    context: "ssl.SSLContext | None"
-    passwords: "Passwords | None"
 
 
 class WebAccess:
@@ -59,16 +46,16 @@ class WebAccess:
         self._handler = handler
         self._lock = threading.Lock()
         self._signatures: _FileSignatures = ()
-        self._loaded = _LoadedConfig(WebConfig(), None, None)
+        self._loaded = WebConfig()
         if path:
             self._loaded = self._load()
             self._signatures = self._read_signatures()
-            warn_unsupported(self._loaded.config)
+            warn_unsupported(self._loaded)
 
     @property
     def requires_authentication(self) -> bool:
         loaded = self._loaded
-        requires_certificate = loaded.config.tls.client_auth_type.startswith("Require")
+        requires_certificate = loaded.tls.client_auth_type.startswith("Require")
         return loaded.passwords is not None or (loaded.context is not None and requires_certificate)
 
     def wrap(self, client: socket.socket) -> Stream:
@@ -77,7 +64,7 @@ class WebAccess:
             return Stream(client)
         from batchjob_exporter.web.tls import TlsStream
 
-        return TlsStream(client, loaded.context, loaded.config.tls.client_allowed_sans)
+        return TlsStream(client, loaded.context, loaded.tls.client_allowed_sans)
 
     def needs_verification(self, request: HttpRequest) -> bool:
         """Whether the request's password has yet to be checked, which takes 50 ms or more."""
@@ -101,7 +88,7 @@ class WebAccess:
             self._signatures = ()
         self._load_if_changed()
 
-    def _load_if_changed(self) -> _LoadedConfig:
+    def _load_if_changed(self) -> WebConfig:
         if not self._path:
             return self._loaded
         with self._lock:
@@ -116,14 +103,14 @@ class WebAccess:
                 else:
                     self._signatures = self._read_signatures()  # the new file may name other files
                     log.info("web configuration reloaded")
-                    warn_unsupported(self._loaded.config)
+                    warn_unsupported(self._loaded)
             return self._loaded
 
     def _read_signatures(self) -> _FileSignatures:
         """A signature of the files, which changes when one of them is written."""
-        return tuple(map(file_stamp, (self._path, *self._loaded.config.tls.files)))
+        return tuple(map(file_stamp, (self._path, *self._loaded.tls.files)))
 
-    def _load(self) -> _LoadedConfig:
+    def _load(self) -> WebConfig:
         old = self._loaded
         config = read(self._path)
         if old.context is not None and not config.tls.wanted:
@@ -137,11 +124,11 @@ class WebAccess:
             context = tls_context(config.tls)
         if config.users:
             passwords = old.passwords
-            if passwords is None or config.users != old.config.users:
+            if passwords is None or config.users != old.users:
                 from batchjob_exporter.web.passwords import Passwords
 
                 passwords = Passwords(config.users)
-        return _LoadedConfig(config, context, passwords)
+        return config._replace(context=context, passwords=passwords)
 
 
 def _authorization(request: HttpRequest) -> str:

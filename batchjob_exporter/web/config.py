@@ -9,10 +9,15 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchjob.runtime.settings import SettingsError, build_section, load_file, option
 from batchjob.runtime.values import one_of, text
+
+if TYPE_CHECKING:  # imported on use: each needs memory that few nodes have to spend
+    import ssl
+
+    from batchjob_exporter.web.passwords import Passwords
 
 log = logging.getLogger(__name__)
 
@@ -94,11 +99,13 @@ class _TopLevel:
 
 
 class WebConfig(NamedTuple):
-    """The checked contents of the file; the files it names have not been read yet."""
+    """The checked contents of the file, then those of the files it names, once they are read."""
 
     tls: Tls = Tls()
     users: Mapping[str, str] = {}
     ignored_keys: tuple[str, ...] = ()
+    context: "ssl.SSLContext | None" = None
+    passwords: "Passwords | None" = None
 
 
 _SECTIONS: dict[str, type[Any]] = {"tls_server_config": Tls, "": _TopLevel}
