@@ -5,7 +5,7 @@ Sizes are in bytes, times in epoch seconds, durations in seconds.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -102,12 +102,8 @@ class License(NamedTuple):
     used: int | None
 
 
-class NativeMetric(NamedTuple):
-    """A metric that the scheduler itself exposes; its samples by their labels' text."""
-
-    name: str
-    help: str
-    samples: dict[str, float]
+NativeMetric = tuple[str, dict[str, float]]
+"""HELP of a metric that the scheduler itself exposes, and its samples by their labels' text."""
 
 
 class ClusterReaders(NamedTuple):
@@ -118,7 +114,7 @@ class ClusterReaders(NamedTuple):
     controller: Callable[[], Controller] | None = None
     fairshare: Callable[[], Sequence[FairShare]] | None = None
     licenses: Callable[[], Sequence[License]] | None = None
-    slurmctld: Callable[[], Iterable[NativeMetric]] | None = None
+    slurmctld: Callable[[], Mapping[str, NativeMetric]] | None = None
 
 
 _REASON_LENGTH = 64

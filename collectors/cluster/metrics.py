@@ -126,8 +126,8 @@ PARTS: Mapping[str, tuple[ClusterMetric, ...]] = {
 }
 
 
-def _native_families(reading: Iterable[NativeMetric]) -> Iterator[MetricFamily]:
-    for name, help, samples in reading:
+def _native_families(reading: Mapping[str, NativeMetric]) -> Iterator[MetricFamily]:
+    for name, (help, samples) in reading.items():
         own = [(Labels(text), number) for text, number in samples.items()]
         yield MetricFamily(Metric(name, "gauge", help), own)
 
@@ -144,9 +144,11 @@ AGE = own_metric(
 )
 ERRORS = own_metric("errors_total", "counter", "Failed queries of the scheduler, by part.", "part")
 DAMAGED = own_metric(
-    "damaged_values", "gauge",
-    "Names that stood twice in the scheduler's last answer, and so have no value, by part.", "part",
-)  # fmt: skip
+    "damaged_values",
+    "gauge",
+    "Names that stood twice in the scheduler's last answer, and so have no value, by part.",
+    "part",
+)
 METRICS = (
     INFO, AGE, ERRORS, DAMAGED, *(row.metric for rows in PARTS.values() for row in rows),
     UNAVAILABLE, DRAINING, WAIT,

@@ -6,7 +6,7 @@ are: a parser of families renames counters without `_total`, and the exporter ha
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.cluster import NativeMetric
@@ -23,11 +23,11 @@ _SAMPLE = re.compile(rf"(slurm_\w+)(?:{_LABELS})? {_NUMBER}", re.ASCII)
 log = logging.getLogger(__name__)
 
 
-def native_reader(options: RestOptions, users: bool) -> Callable[[], Iterable[NativeMetric]]:
+def native_reader(options: RestOptions, users: bool) -> Callable[[], dict[str, NativeMetric]]:
     """The query for all five paths, which may raise RestError; `users`: also series of users."""
     server, log_once = Slurmrestd(options), LogOnce(log)
 
-    def read() -> Iterable[NativeMetric]:
+    def read() -> dict[str, NativeMetric]:
         metrics: dict[str, NativeMetric] = {}
         for path in _PATHS:
             known = len(metrics)
@@ -37,7 +37,7 @@ def native_reader(options: RestOptions, users: bool) -> Callable[[], Iterable[Na
             if invalid:
                 message = "%s/%s: expected samples of slurm_*, left out %.80r"
                 log_once.warning(path, message, options.url, path, invalid[0])
-        return [each for each in metrics.values() if users or not each.name.startswith(_PER_USER)]
+        return {k: v for k, v in metrics.items() if users or not k.startswith(_PER_USER)}
 
     return read
 
@@ -51,8 +51,8 @@ def _parse(text: str, metrics: dict[str, NativeMetric]) -> list[str]:
             helps[described[1]] = described[2]
         elif sample := _SAMPLE.match(line):
             name, labels, value = sample.groups("")
-            metric = metrics.setdefault(name, NativeMetric(name, helps.get(name, ""), {}))
-            metric.samples[labels] = float(value)
+            _, samples = metrics.setdefault(name, (helps.get(name, ""), {}))
+            samples[labels] = float(value)
         elif line.strip() and not line.startswith("#"):
             invalid.append(line)
     return invalid
