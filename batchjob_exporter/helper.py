@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         keep({name for feature in given.give for name in NEEDED[feature]})
         notify("READY=1")
         # All that it holds in the kernel ends with the process, whatever ends it.
-        serve(listener, Helper(given.cgroupfs, given.give), given.exporter_directory)
+        serve(listener, Helper(vars(given)["path.cgroupfs"], given.give), given.exporter_directory)
     except SettingsError as error:
         print(f"batchjob_helper: {error}", file=sys.stderr)
         return exit_status(error)
@@ -60,14 +60,13 @@ def _parser() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=version_text())
-    for flag, name, default, help in (
-        ("--listen", "listen", "", "Socket; default: the one that systemd passes."),
-        ("--exporter-directory", "exporter_directory", "/run/batchjob_exporter",
-         "Directory whose owner may connect besides root (default: %(default)s)."),
-        ("--path.cgroupfs", "cgroupfs", "/sys/fs/cgroup",
-         "Mount point of cgroupfs (default: %(default)s)."),
-    ):  # fmt: skip
-        parser.add_argument(flag, dest=name, metavar="FILE", default=default, help=help)
+    text = "Socket; default: the one that systemd passes."
+    parser.add_argument("--listen", metavar="FILE", default="", help=text)
+    text = "Directory whose owner may connect besides root (default: %(default)s)."
+    directory = "/run/batchjob_exporter"
+    parser.add_argument("--exporter-directory", metavar="FILE", default=directory, help=text)
+    text = "Mount point of cgroupfs (default: %(default)s)."
+    parser.add_argument("--path.cgroupfs", metavar="FILE", default="/sys/fs/cgroup", help=text)
     names, text = sorted(NEEDED), "What to offer (default: everything)."
     parser.add_argument("--give", nargs="+", choices=names, default=names, help=text)
     return parser

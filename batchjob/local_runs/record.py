@@ -143,11 +143,9 @@ def new_run(jobid: str, state: JobState, supervisor: SupervisorProcess, **values
         work_dir = str(Path.cwd())
     except OSError:  # the directory has been removed
         work_dir = ""
-    return Run(
-        jobid=jobid, node=os.uname().nodename, user=login(), uid=os.geteuid(),
-        submit_time=submitted, start_time=submitted if state is JobState.RUNNING else None,
-        state=state, supervisor=supervisor, work_dir=work_dir, **values,
-    )  # fmt: skip
+    started = submitted if state is JobState.RUNNING else None
+    whose = os.uname().nodename, login(), os.geteuid()
+    return Run(jobid, *whose, submitted, started, state, supervisor, work_dir=work_dir, **values)
 
 
 def write(directory: Path, run: Run, durable: bool = True) -> Path:

@@ -163,9 +163,15 @@ class HttpSession:
         weakref.finalize(self, _close_all, self._idle)
 
     def request(
-        self, method: str, path: str, *, seconds: float, limit: int,
-        headers: Mapping[str, str] | None = None, body: bytes | None = None,
-    ) -> HttpReply:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        *,
+        seconds: float,
+        limit: int,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> HttpReply:
         """Send a request that does no harm if it arrives twice; raises FetchError.
 
         It is sent again if the server closed the connection, which it may do at any time.

@@ -166,11 +166,9 @@ def _warn_not_recorded(run: Run, where: object, error: OSError) -> None:
 
 def initial_record(name: str, tool: str, parameters: Mapping[str, Any] | None, by: str) -> Run:
     """The record of a piece of work that begins now in this process."""
-    return new_run(
-        str(uuid.uuid4()), JobState.RUNNING, _supervisor(), name=name,
-        submit_line=shlex.join(sys.orig_argv)[:_MAX_TEXT_CHARACTERS], by=by, tool=tool,
-        parameters=parameters_json(parameters or {}),
-    )  # fmt: skip
+    line = shlex.join(sys.orig_argv)[:_MAX_TEXT_CHARACTERS]
+    run = new_run(str(uuid.uuid4()), JobState.RUNNING, _supervisor(), name=name, by=by, tool=tool)
+    return run._replace(submit_line=line, parameters=parameters_json(parameters or {}))
 
 
 def parameters_json(parameters: Mapping[str, Any]) -> str:

@@ -47,6 +47,11 @@ def parse(document: Any, zone: str, now: float) -> provider.EmissionFactor:
 
 
 PROVIDER = provider.ProviderEntry(
-    read, URL, 30 * provider.MINUTE, 6 * provider.HOUR, r"[A-Z]{2}(-[A-Z0-9]+){0,3}", CREDIT,
+    read,
+    URL,
+    30 * provider.MINUTE,
+    6 * provider.HOUR,
+    r"[A-Z]{2}(-[A-Z0-9]+){0,3}",
+    CREDIT,
     credential_option="electricity_maps_token_file",
-)  # fmt: skip
+)

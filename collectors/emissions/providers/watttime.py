@@ -61,6 +61,12 @@ def parse(document: Any, zone: str, now: float) -> provider.EmissionFactor:
 
 
 PROVIDER = provider.ProviderEntry(
-    read, URL, 5 * provider.MINUTE, 1 * provider.HOUR, r"[A-Z0-9_]+", CREDIT,
-    user_option="watttime_user", credential_option="watttime_password_file",
-)  # fmt: skip
+    read,
+    URL,
+    5 * provider.MINUTE,
+    1 * provider.HOUR,
+    r"[A-Z0-9_]+",
+    CREDIT,
+    user_option="watttime_user",
+    credential_option="watttime_password_file",
+)

@@ -144,10 +144,10 @@ class PbsLogReplay:
             record = record._replace(
                 end_time=at, elapsed_seconds=elapsed, suspended_seconds=suspended
             )
-        ended = EndedRun(
-            record.submit_time, record.run, start or record.submit_time, record.end_time or at,
-            record.reason == pbs_records.NOT_LOGGED, record.suspended_seconds,
-        )  # fmt: skip
+        began, end = start or record.submit_time, record.end_time or at
+        is_lost = record.reason == pbs_records.NOT_LOGGED
+        suspended = record.suspended_seconds
+        ended = EndedRun(record.submit_time, record.run, began, end, is_lost, suspended)
         _remember(self._ended_runs, record.jobid, ended)
         return record
 
@@ -229,10 +229,7 @@ class PbsLogReplay:
         if ended := self._find_ended_run(line, line.timestamp):
             if not ended.end_not_logged or line.timestamp < ended.start_time:
                 return []
-            ended_run = UnfinishedJob(
-                ended.submit_time, ended.run, ended.start_time,
-                suspended_seconds=ended.suspended_seconds,
-            )  # fmt: skip
+            ended_run = UnfinishedJob(*ended[:3], suspended_seconds=ended.suspended_seconds)
             record = self._partial_record(line.jobid, ended_run, JobState.REQUEUED, "R")
             record = record._replace(reason="rerun")
             return [self._remember_ended(record, ended_run, line.timestamp)]

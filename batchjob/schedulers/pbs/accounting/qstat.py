@@ -200,13 +200,11 @@ def _previous_run(
     latest = record.start_time or row.get("mtime", epoch)
     is_its_end = notified and latest and (known.start_time or notified) <= notified <= latest
     status = row.get("Exit_status", integer) if record.state is JobState.PENDING else None
-    return (
-        JobRecord(
-            record.cluster, record.jobid, record.submit_time, JobState.REQUEUED, "", _SOURCE,
-            known.run, end_time=notified if is_its_end else latest,
-            reason=EXIT_STATUSES.get(status or 0, records.NOT_LOGGED),
-        ),
-    )  # fmt: skip
+    key = record.cluster, record.jobid, record.submit_time
+    previous = JobRecord(*key, JobState.REQUEUED, "", _SOURCE, known.run)
+    end = notified if is_its_end else latest
+    reason = EXIT_STATUSES.get(status or 0, records.NOT_LOGGED)
+    return (previous._replace(end_time=end, reason=reason),)
 
 
 def _with_suspension(

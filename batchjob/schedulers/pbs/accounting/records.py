@@ -63,9 +63,14 @@ class RecordOptions(NamedTuple):
 
 
 def job_record(
-    options: RecordOptions, jobid: str, row: FieldReader, run: int, state: JobState, word: str,
+    options: RecordOptions,
+    jobid: str,
+    row: FieldReader,
+    run: int,
+    state: JobState,
+    word: str,
     suspended_seconds: float | None = None,
-) -> JobRecord:  # fmt: skip
+) -> JobRecord:
     """A job record from attributes; times are epoch seconds. Raises RowError.
 
     Log and qstat state the id, the run and its state besides; `suspended_seconds`: None: not known.
