@@ -111,7 +111,6 @@ It is in `job.caveats` for the CPU time of accounting, in `job_usage.caveats` fo
 
 
 def exceeds_cpus(cpu_seconds: float, cpus: float, seconds: float) -> bool:
-    """Whether CPU time is more than the CPUs can provide."""
     return cpu_seconds > CPU_TOLERANCE * cpus * (seconds + 2)
 
 
@@ -148,7 +147,6 @@ _thresholds = SiteThresholds()
 
 
 def thresholds() -> SiteThresholds:
-    """The thresholds of this process: the site's, or the defaults."""
     return _thresholds
 
 

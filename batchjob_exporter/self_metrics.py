@@ -31,7 +31,6 @@ MAX_OPEN_FILES = Metric("process_max_fds", "gauge", "Maximum number of open file
 
 
 def version_text() -> str:
-    """One line for `--version`."""
     pairs = _build_labels()
     revision = f", revision {pairs['revision']}" if "revision" in pairs else ""
     return f"batchjob_exporter {pairs['version']} (Python {pairs['python']}{revision})"

@@ -48,8 +48,6 @@ def build_exporter(settings: ExporterSettings) -> Exporter:
 
 
 class ExporterService:
-    """An exporter that listens."""
-
     def __init__(self, settings: ExporterSettings, secret: str = "") -> None:
         """Build everything and open the sockets; raises SettingsError.
 
@@ -80,7 +78,6 @@ class ExporterService:
 
     @property
     def collectors(self) -> list["Collector"]:
-        """The collectors, for users of readings instead of metrics."""
         return self._exporter.collectors
 
     def start(self) -> None:

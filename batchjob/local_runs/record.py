@@ -129,7 +129,6 @@ _STATUS_OF_STATE = {JobState.COMPLETED: "success"}
 
 
 def now() -> float:
-    """The current time, as records store it."""
     return round(time.time(), 3)
 
 

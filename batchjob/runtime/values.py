@@ -26,7 +26,6 @@ def with_metavar(metavar: str) -> Callable[[_Parse], _Parse]:
 
 
 def metavar_of(parse: Parse) -> str:
-    """The name set by `with_metavar`, or VALUE."""
     return getattr(parse, "metavar", "VALUE")
 
 

@@ -26,8 +26,6 @@ Values = Mapping[str, str]
 
 
 class Submission(NamedTuple):
-    """How a scheduler's options are written."""
-
     commands: tuple[str, ...]  # the first one is used if the submit line is not known
     directive: str  # begins a line of options in a batch script
     patterns: Mapping[str, re.Pattern[str]]  # of options, by name; their group is the value
@@ -54,7 +52,6 @@ class Submission(NamedTuple):
         return written if values else ""
 
     def options_for(self, line: str, other_options: str, request: NextRequest) -> str:
-        """The options that ask for the request."""
         values = self.next_values(self.known(line, other_options), request)
         return " ".join(self._write(name, values) for name in values)
 

@@ -24,8 +24,6 @@ _CpuTime = tuple[float, float]
 
 @dataclass
 class UsageMeasurement:
-    """The measurement of a piece of work that is running."""
-
     pid: int
     context: tuple[int, int]  # the thread and task that runs it
     thread: int  # the kernel's thread id

@@ -75,7 +75,6 @@ def _open_unix_listener(path: str) -> socket.socket:
 
 
 def remove_socket_files(addresses: tuple[str, ...]) -> None:
-    """Remove the files that `open_listeners` created."""
     for each in addresses:
         if each.startswith("unix:"):
             with contextlib.suppress(FileNotFoundError):

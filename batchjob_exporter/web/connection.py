@@ -105,7 +105,6 @@ class HttpConnection:
         return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def has_client_left(self) -> bool:
-        """Whether the client will send nothing more."""
         try:
             # Bypasses TLS, whose recv() does not accept flags.
             peeked = socket.socket.recv(self.socket, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)

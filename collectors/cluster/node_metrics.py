@@ -12,8 +12,6 @@ Value = Callable[[ClusterNode], float | None]
 
 
 class NodesReading(NamedTuple):
-    """The nodes of one reading, and the histograms of their conditions so far."""
-
     nodes: Sequence[ClusterNode]
     unavailable: metric_types.Histogram = metric_types.Histogram()
     draining: metric_types.Histogram = metric_types.Histogram()

@@ -34,15 +34,11 @@ class NodeSnapshot(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A job's share of a node during one interval."""
-
     cpu_seconds: float  # used
     cpus: float  # allocated CPUs, times the fraction of the interval in which the job existed
 
 
 class GpuClaim(NamedTuple):
-    """A job's share of a GPU during one interval."""
-
     share: float  # of the compute slices
     activity: float | None  # fraction of the time its instance was busy; None: unknown
     lifetime_fraction: float = 1.0  # fraction of the interval in which the job existed
@@ -289,7 +285,6 @@ def _power_fractions(
 
 
 def _time_within(start: float, end: float, job: JobCpu | None) -> tuple[float, float]:
-    """The job's part of an interval."""
     ended = end if job is None or job.ended_at is None else min(end, job.ended_at)
     started = start if job is None or job.started_at is None else max(start, job.started_at)
     return min(started, ended), ended

@@ -67,8 +67,6 @@ def read(directory: str) -> CrayCounters | None:
 
 
 class Cray(Collector):
-    """The counters, read on demand."""
-
     def __init__(self, host: Host) -> None:
         self._host = host
         self._directory = f"{host.sysfs}/cray/pm_counters"

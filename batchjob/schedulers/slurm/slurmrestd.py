@@ -62,8 +62,6 @@ class RestOptions:
 
 
 class Slurmrestd:
-    """A server, whose API version is determined once."""
-
     def __init__(self, options: RestOptions) -> None:
         self._options = options
         self._version = options.version

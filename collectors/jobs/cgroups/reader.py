@@ -50,7 +50,6 @@ class ReadErrors:
             self._counts[word] += 1
 
     def counts(self) -> dict[str, int]:
-        """How often each reason has occurred since start."""
         with self._lock:
             return dict(self._counts)
 

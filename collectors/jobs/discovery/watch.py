@@ -43,7 +43,6 @@ class _JobDirectory:
     numbers: dict[str, int] = field(default_factory=dict)
 
     def suffix(self, number: int) -> str:
-        """The rest of a watch's path after the job's path."""
         numbers = list(self.numbers.items())  # another thread may be adding watches
         return next(suffix for suffix, each in numbers if each == number)
 

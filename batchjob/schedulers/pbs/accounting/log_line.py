@@ -135,7 +135,6 @@ class Array(NamedTuple):
     begun: set[str]
 
     def waiting(self, array_id: str) -> Iterator[str]:
-        """The ids of the subjobs that wait for their first run."""
         head, _, tail = array_id.partition("[]")
         for span in self.attributes.get("array_indices", "").split(","):
             if match := _SPAN.fullmatch(span):

@@ -99,7 +99,6 @@ class PbsLogReplay:
         return self._know(self._job_record(line, run, state, word))
 
     def _know(self, record: JobRecord) -> JobRecord:
-        """Remember the record of an unfinished run, and return it."""
         values = {name: getattr(record, name) for name in UnfinishedJob._fields}
         known = self.unfinished.get(record.jobid)
         if known and (known.submit_time, known.run) == (record.submit_time, record.run):

@@ -160,7 +160,6 @@ class Sacct(WindowSource):
         return _extract_script(answer.decode("utf-8", "replace"), job)
 
     def comments(self, jobids: Sequence[str]) -> dict[str, JobComment]:
-        """See CommentSource."""
         fields = ("JobIDRaw", "End", "AdminComment")
         times = ["--starttime", f"uts{EARLIEST_TIME}"]
         rows = self._query_rows(fields, ["--allocations", *times, "--jobs", ",".join(jobids)])

@@ -222,7 +222,6 @@ def queued_job(source: str, cluster: str, row: FieldReader) -> JobRecord:
 
 
 def _sort_tres(tres: str) -> str:
-    """Sort the parts as sacct prints them."""
     return "" if tres in _EMPTY_VALUES else ",".join(sorted(tres.split(",")))
 
 
