@@ -1,8 +1,7 @@
 """Job monitoring for HPC centres: the types and tools that all parts share.
 
 For programs: `from batchjob import track` records a piece of work; `begin_work()` and `end_work()`
-do so where `with` cannot be used; `batchjob.history()`, `batchjob.job()` and `batchjob.stats()`
-query what has run.
+do so where `with` cannot; `batchjob.history()`, `job()` and `stats()` query what has run.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -6,8 +6,7 @@
     follow(app)
 
 Signals: docs.celeryq.dev, userguide/signals. A worker process records its own attempts. If it is
-killed (hard time limit, terminated, lost), the worker's main process is notified and writes the end
-of the record.
+killed (hard time limit, terminated, lost), the worker's main process writes the end of the record.
 """
 
 import logging
@@ -107,8 +106,7 @@ class _Follower:
     def _workflow(self, request: Any) -> str:
         """The workflow of a task: the first task of its chain, or its group.
 
-        The callback of a chord is started by a task of the group and belongs to that task's
-        workflow.
+        A chord's callback is started by a task of the group and belongs to that task's workflow.
         """
         root = request.root_id or ""
         if request.group and root in ("", request.id):

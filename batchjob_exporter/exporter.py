@@ -65,8 +65,7 @@ class CollectorRunner:
     def collect(self, seconds: float) -> Pass:
         """A pass that began after this call, waiting at most `seconds` for the one before.
 
-        Scrapes that wait meanwhile share one pass: two servers that scrape at the same time cost no
-        more than one.
+        Scrapes that wait meanwhile share one pass, so that two servers cost no more than one.
         """
         needed_pass = self._passes_started + 1
         if self._running.locked() and time.monotonic() - self._pass_started_at > seconds:
@@ -161,8 +160,7 @@ class Exporter:
     ) -> list[MetricFamily]:
         """The current families of the named collectors (None: of all).
 
-        `seconds`: how long the scraper waits; a collector that another scrape occupies for longer
-        is left out.
+        `seconds`: how long the scraper waits; a collector that is occupied for longer is left out.
         """
         deadline = time.monotonic() + seconds
         families: list[MetricFamily] = []

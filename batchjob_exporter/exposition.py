@@ -34,8 +34,7 @@ def render(families: Iterable[MetricFamily], format: str = TEXT) -> bytearray:
 def _render_samples(family: MetricFamily) -> bytes:
     """The lines of all samples.
 
-    `collectors.metric` renders labels as UTF-8; one that is not must not cost the node all its
-    metrics.
+    Labels are rendered as UTF-8; one that is not must not cost the node all its metrics.
     """
     name = family.metric.name + family.suffix
     if family.columns:

@@ -47,8 +47,7 @@ class ExporterWebOptions:
 _switches = {"disable_defaults": (False, "Run only collectors that are enabled by name.")}
 _switches |= {each.name: (each.enabled, each.description) for each in COLLECTORS}
 CollectorSwitches = make_dataclass(
-    "CollectorSwitches",
-    [(name, bool, settings.option(*each)) for name, each in _switches.items()],
+    "CollectorSwitches", [(name, bool, settings.option(*each)) for name, each in _switches.items()]
 )
 
 SECTIONS: dict[str, type[Any]] = {

@@ -1,7 +1,6 @@
 """The interface of collectors, and the table of all collectors.
 
-A collector's module is cheap to import and defines `COLLECTOR`. Libraries that only it needs are
-imported by `build()`.
+A collector's module is cheap to import and defines `COLLECTOR`; `build()` imports its libraries.
 """
 
 import importlib

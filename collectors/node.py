@@ -10,8 +10,7 @@ from collectors.collector import Collector, CollectorModule, NoOptions
 from collectors.host import Host
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
 
-# The columns of a `cpu` line in order. guest and guest_nice follow, and are included in user and
-# nice.
+# The columns of a `cpu` line. guest and guest_nice follow, and are included in user and nice.
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 # fmt: off

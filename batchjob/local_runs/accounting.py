@@ -155,9 +155,7 @@ class Runs:
         return [job for _, job in sorted(jobs_by_start, key=itemgetter(0))], unreadable
 
     def _read_stamps(self) -> dict[str, _FileStamp]:
-        """The identity of each file, which changes with its content: files are replaced, not
-        edited.
-        """
+        """The identity of each file, which changes with its content: files are replaced."""
         return {
             name: (status.st_mtime, status.st_ino, status.st_size)
             for name, status in self._list_files(".json")

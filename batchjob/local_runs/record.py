@@ -28,8 +28,7 @@ TOMBSTONE = ".deleted"
 """`<uuid>.deleted`, empty: the run was deleted, and whoever keeps a copy is to delete it too."""
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _MAX_FILE_BYTES = 1_000_000  # maximum file size in bytes
-# Files are padded with blanks to whole blocks, so that the end of a run can be recorded even when
-# the disk is full.
+# Files are padded with blanks to whole blocks: the end of a run can be recorded on a full disk.
 _BLOCK_BYTES, _RESERVED_BYTES = 4096, 512
 
 

@@ -34,9 +34,7 @@ JOB_LABELS = ("manager", "jobid", "user")
 
 
 class SampleGroup(NamedTuple):
-    """Quantities that a job has for each device, GPU or provider; a sample has an object for
-    each.
-    """
+    """Quantities by device, GPU or provider; a sample has an object for each of them."""
 
     name: str
     labels: tuple[str, ...]  # labels of the metrics; their values, joined by spaces, are the key
@@ -48,8 +46,7 @@ class SampleGroup(NamedTuple):
 class ExportedMetric:
     """A metric family of the exporter, as its HELP and docs/metrics.md define it.
 
-    A finished job keeps its counters and peaks for a while; gauges of the present, such as memory
-    in use, end with the job.
+    A finished job keeps its counters and peaks for a while; gauges of the present end with it.
     """
 
     name: str
@@ -66,8 +63,7 @@ class Quantity:
     """One number of a job, or one for each of its devices, interfaces, GPUs …
 
     `read` takes it from a reading of the job; None: it comes from the GPU or the energy collector.
-    For a quantity per device, `read` returns a mapping, and `read_each` takes the number from its
-    values.
+    Per device, `read` returns a mapping, and `read_each` takes the number from its values.
     """
 
     name: str

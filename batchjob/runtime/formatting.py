@@ -97,8 +97,7 @@ def to_printable(text: str) -> str:
 def replace_non_utf8(text: str) -> str:
     """The text with U+FFFD for each byte that was not UTF-8.
 
-    Python keeps such bytes of file names as surrogates (os.fsdecode), which cannot be encoded as
-    UTF-8.
+    Python keeps such bytes of file names as surrogates (os.fsdecode), which UTF-8 cannot encode.
     """
     return text if text.isascii() else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 

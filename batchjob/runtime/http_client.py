@@ -1,7 +1,6 @@
 """HTTP requests, with a deadline for the whole of each and a limit on the size of its answer.
 
-Redirects are not followed: credentials travel in headers and must not reach a host that was not
-configured.
+Redirects are not followed: credentials in headers must not reach a host that was not configured.
 """
 
 import base64
@@ -68,9 +67,7 @@ class _Endpoint(NamedTuple):
 
 
 def tls_context(ca_file: str = "", insecure: bool = False) -> ssl.SSLContext:
-    """How to verify a server's certificate: by the system's authorities, `ca_file`, or not at
-    all.
-    """
+    """How to verify a server's certificate: by the system's CAs, `ca_file`, or not at all."""
     context = ssl.create_default_context(cafile=ca_file or None)
     if insecure:
         context.check_hostname = False

@@ -44,8 +44,7 @@ def _json(value: object) -> str:
     """JSON on one line, with control characters and line separators escaped.
 
     Every character that Unicode classifies as a control, a format or a separator other than a space
-    is escaped, and so is a byte of a file name that is not UTF-8: a log must look the same to every
-    reader.
+    is escaped, and so is a byte that is not UTF-8: a log must look the same to every reader.
     """
     return escape_unprintable(json.dumps(value, ensure_ascii=False))
 

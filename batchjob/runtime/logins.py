@@ -32,8 +32,7 @@ def login() -> str:
 def login_of(uid: int) -> str:
     """The login of a user; the uid where it has no name, as in some containers.
 
-    Each name is looked up once: a directory service may be slow. If the look-up fails, it is
-    repeated the next time.
+    Each name is looked up once, since a directory service may be slow, and again if that failed.
     """
     if name := _CACHE.get(uid):
         return name

@@ -15,8 +15,7 @@ from typing import Any
 class TimedSocket:
     """What `http.client` needs of a socket; all of it raises TimeoutError after `deadline`.
 
-    `deadline`: in seconds of the monotonic clock, or infinite; it may be moved for the next
-    request.
+    `deadline`: in seconds of the monotonic clock, or infinite; each request may move it.
     """
 
     def __init__(self, raw: socket.socket, deadline: float) -> None:

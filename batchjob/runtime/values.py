@@ -123,8 +123,7 @@ _EXPONENTS = {letter: power for power, letter in enumerate("kmgtpez", 1)}
 def size_bytes(text: str, unit: str = "") -> int:
     """Bytes of `4000M` (Slurm), `16777216kb`, `4gw` (PBS; a word has 8 bytes), `5.2 Gbytes` (LSF).
 
-    All units are powers of 1024. `unit` is that of a number without a letter ("" bytes, "K", "M"
-    ...).
+    All units are powers of 1024. `unit`: that of a number without a letter ("", "K", "M" ...).
     """
     match = _SIZE.fullmatch(text)
     if not match:

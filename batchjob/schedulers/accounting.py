@@ -1,8 +1,7 @@
 """The interface of a source of job records, and what sources share.
 
 A source's module defines `ACCOUNTING`: its options (a frozen dataclass from which YAML keys, checks
-and docs are generated) and `build()`. The poller calls `check()` once at start, `read()` in each
-cycle.
+and docs are generated) and `build()`. The poller calls `check()` once, `read()` in each cycle.
 """
 
 import re
@@ -47,8 +46,7 @@ class DeletedRecord(NamedTuple):
 class Batch(NamedTuple):
     """What is written in one transaction, together with the watermark.
 
-    Keys are unique within `jobs`. `vanished` names jobs that the scheduler, queried for each of
-    them, no longer knows.
+    Keys are unique within `jobs`. `vanished`: jobs that were queried one by one and are not known.
     """
 
     jobs: tuple[JobRecord, ...]

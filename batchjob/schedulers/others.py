@@ -17,8 +17,7 @@ def _decode_sge_id(text: str) -> str:
 _POD = r"pod(?P<jobid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
 
 # HTCondor: src/condor_utils/proc_family_direct_cgroup_v*.cpp. The name consists of `condor`, the
-# EXECUTE directory with `_` for `/`, and the slot's name. It does not contain the job's id, so the
-# slot is used instead.
+# EXECUTE directory with `_` for `/`, and the slot's name, which stands for the job's missing id.
 _CONDOR_JOB = r"condor_(?:.*?_(?=slot\d))?(?P<jobid>.+?)(?:\.slice)?"
 
 # fmt: off

@@ -75,8 +75,7 @@ class JobRecord(NamedTuple):
 
     `jobid` is the text of the exporter's label: Slurm's raw id, PBS' full id, LSF's `123[4]`, a
     local run's UUID. `run` counts the runs of one submission from 1 if the scheduler keeps the
-    submit time across reruns (PBS, LSF); Slurm gives each run a submit time of its own, so `run` is
-    always 1.
+    submit time across reruns (PBS, LSF); Slurm gives each run its own, so `run` is always 1.
     """
 
     cluster: str
@@ -318,8 +317,7 @@ def without_growing_values(record: JobRecord) -> JobRecord:
 def is_outdated(record: JobRecord, end_time: float | None) -> bool:
     """Whether the record of a live job is older than the known end of this job.
 
-    Log lines arrive out of order, and two sources have different delays. A later run has a key of
-    its own.
+    Log lines arrive out of order; sources have different delays. A later run has a key of its own.
     """
     return end_time is not None and record.end_time is None and record.state.is_live
 

@@ -150,8 +150,7 @@ def _client_ip(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def is_answering(listener: socket.socket, seconds: float) -> bool:
     """Whether a listener reacts to a request within `seconds`.
 
-    Any answer counts, and so does a refusal: a TLS server says that it speaks TLS, and `allow_from`
-    may exclude this machine.
+    Any answer counts, also a refusal: a TLS server's, or that of `allow_from` to this machine.
     """
     with socket.socket(listener.family, socket.SOCK_STREAM) as client:
         client.settimeout(seconds)

@@ -137,8 +137,7 @@ def _parse_weight(text: str) -> float:
 def compress(response: HttpResponse, accept_encoding: str) -> HttpResponse:
     """The answer as gzip if the client accepts it.
 
-    Level 1 compresses 10 000 samples (1.6 MB) to 134 kB in 3 ms; the default 6 takes 8 ms for 110
-    kB.
+    Level 1 compresses 10 000 samples (1.6 MB) to 134 kB in 3 ms, level 6 to 110 kB in 8 ms.
     """
     weights = {coding: weight for coding, _, weight in parse_accept(accept_encoding)}
     accepts_gzip = weights.get("gzip", weights.get("*", 0.0)) > 0

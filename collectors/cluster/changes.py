@@ -16,8 +16,7 @@ class ConditionDurations:
 
     A period begins at the time of the node's reason, if that lies between the last reading without
     the condition and the first one with it, otherwise at the latter. A period that began
-    before the first reading counts only if its reason has a time. Nodes that are removed are
-    forgotten.
+    before the first reading counts only if its reason has a time. Removed nodes are forgotten.
     """
 
     def __init__(self, has_condition: Callable[[ClusterNode], bool]) -> None:

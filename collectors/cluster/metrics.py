@@ -160,8 +160,7 @@ def families(
 ) -> Iterator[MetricFamily]:
     """The families of one part's reading.
 
-    `native`: include Slurm's own metrics; `users`: include metrics that have a series for every
-    user.
+    `native`: include Slurm's own metrics; `users`: those with a series for every user.
     """
     for row in PARTS[part]:
         if (row.native and not native) or (row.per_user and not users):

@@ -18,12 +18,7 @@ from collectors.energy.split import NodeSnapshot
 from collectors.host import Host
 from collectors.metric import MetricFamily
 from collectors.node import read_stat
-from collectors.power.meter import (
-    METER_RANKING,
-    Meter,
-    MeterReading,
-    choose_meter,
-)
+from collectors.power.meter import METER_RANKING, Meter, MeterReading, choose_meter
 from collectors.state import StateFile
 
 if TYPE_CHECKING:  # its modules are loaded by those collectors that are enabled

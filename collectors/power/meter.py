@@ -20,8 +20,7 @@ from collectors.jobs.view import JobName
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labelled_family
 
 # Best first: a counter for the whole node that is integrated by hardware, then meters of the node's
-# power input, then counters of the processors. RAPL's `psys` is none: what it counts depends on
-# the board.
+# power input, then the processors' counters; not RAPL's `psys`, which depends on the board.
 METER_RANKING = ("cray", "redfish", "ipmi", "hwmon", "rapl")
 
 Scope = Literal["node", "cpu+memory", "cpu"]
@@ -30,8 +29,7 @@ Scope = Literal["node", "cpu+memory", "cpu"]
 class MeterReading(NamedTuple):
     """A reading of a meter: its energy counter if it has one, else the current power.
 
-    Readings of different `series` are unrelated: the counter restarted, or the energy in between is
-    not known.
+    Different `series` are unrelated: the counter restarted, or the energy in between is not known.
     """
 
     at: float  # Host.monotonic() when the device was read

@@ -60,8 +60,7 @@ def _count_in_slot_list(text: str, host: str) -> int:
 
 
 _LAYOUTS = (
-    # LSF: IBM support pages on cgroups. The third number is similar to a pid, the last one is the
-    # start time.
+    # LSF: IBM support pages on cgroups. The third number is like a pid, the last is the start time.
     layout(
         "lsf",
         "lsf",

@@ -1,7 +1,6 @@
 """PBS' letters for job states, its exit statuses, and its comments in words.
 
-Facts: qstat(1B) and the accounting log; the reference guide, "Job comments" and "Job exit status
-codes".
+Facts: qstat(1B), the accounting log; the reference guide, "Job comments", "Job exit status codes".
 """
 
 import re

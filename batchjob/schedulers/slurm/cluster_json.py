@@ -123,8 +123,7 @@ _TASK_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?")
 def array_tasks(text: str) -> tuple[int, bool]:
     """Tasks in `1-5,7,10-20:2%4`, and whether these are not all; 1 for a job that is not an array.
 
-    slurmrestd cuts the list after 64 characters, `1,3,5,...`, unless SLURM_BITSTR_LEN=0 is in its
-    environment.
+    slurmrestd cuts the list after 64 characters, `1,3,5,...`, unless it has SLURM_BITSTR_LEN=0.
     """
     total = 0
     for part in text.partition("%")[0].split(","):

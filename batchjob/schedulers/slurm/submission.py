@@ -1,7 +1,6 @@
 """Slurm's options: sbatch(1), whose command line overrides the script.
 
-Of --mem, --mem-per-cpu and --mem-per-gpu it accepts one only, on the command line and in the script
-together.
+Of --mem, --mem-per-cpu and --mem-per-gpu it accepts one only, command line and script together.
 """
 
 import math

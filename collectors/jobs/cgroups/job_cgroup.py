@@ -49,8 +49,7 @@ _NO_VALUES: Mapping[str, Any] = {}
 class JobCgroup:
     """One path of a job. Not thread-safe: the job has the lock.
 
-    The last readings of a removed directory are kept: on v1 the controllers' directories are
-    removed one by one.
+    A removed directory's last readings are kept: on v1 the controllers' are removed one by one.
     """
 
     path: str

@@ -26,8 +26,7 @@ _FIELD = b",task_memcg="
 class KernelLog:
     """Reads new records on demand, without waiting. Thread-safe.
 
-    If the log must not be read (without CAP_SYSLOG, while kernel.dmesg_restrict is 1), it has no
-    records.
+    Without the right to read the log (CAP_SYSLOG, if kernel.dmesg_restrict is 1) it has no records.
     """
 
     def __init__(self, path: str) -> None:

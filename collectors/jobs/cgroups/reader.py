@@ -58,8 +58,7 @@ def read_rest(descriptor: int, data: bytes, buffer_bytes: int) -> bytes:
     """The whole file that begins with `data`, the result of a read of `buffer_bytes`.
 
     A read that falls a few bytes short may not be the last one: of a list such as cgroup.procs, the
-    kernel returns whole records (filesystems/seq_file.rst). Raises OSError if the file is too
-    large.
+    kernel returns whole records (filesystems/seq_file.rst). Raises OSError if it is too large.
     """
     if len(data) < buffer_bytes - MAX_RECORD_BYTES:
         return data

@@ -41,8 +41,7 @@ def sources(groups: Collection[str], devices: DeviceNames) -> tuple[CgroupFile, 
 def memory_limit(path: str, root: str) -> int | None:
     """The lowest finite memory.max from a directory up to the mount; None if there is none.
 
-    Slurm leaves `max` if its allocation does not constrain memory, and limits of ancestors (a pod,
-    a slice) apply as well.
+    Slurm leaves `max` if it does not constrain memory; limits of ancestors (pod, slice) apply too.
     """
     limits = []
     while len(path) > len(root):

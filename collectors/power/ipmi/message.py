@@ -65,8 +65,7 @@ class CompletionError(BmcError):
         self.code = code
 
 
-# C7, C9 and CC say that the request is invalid. It is not: BMCs without power monitoring answer
-# like this.
+# C7, C9 and CC mean an invalid request. It is not: BMCs without power monitoring answer so.
 _COMPLETION_CODES = {
     0xC0: ("busy", "node busy"),
     0xC1: ("unsupported", "command not supported"),

@@ -1,7 +1,6 @@
 """The node's power from one BMC, by DCMI, by sensors, or by an external tool.
 
-DCMI is the BMC's own statistics of the node's power (Data Center Manageability Interface 1.5,
-sections 6.1.1 and 6.6.1).
+DCMI is the BMC's own statistics of the node's power (DCMI 1.5, sections 6.1.1 and 6.6.1).
 
 Sensors that together measure the node are either one sensor of the whole node, or else the power
 supplies' inputs. Never both, never an input with an output, never limits or parts of the node.

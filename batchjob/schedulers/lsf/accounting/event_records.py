@@ -1,8 +1,7 @@
 """LSF's event files, and JOB_FINISH records, whose fields are in an order that grew with versions.
 
 A line has words and quoted strings, in which a quote is doubled; there are no other escapes
-(lsb.acct(5), lsb.stream(5)). A record that contains a line break continues until the next line that
-begins a record.
+(lsb.acct(5), lsb.stream(5)). A record with a line break ends where the next record begins.
 
 Facts: lsb.acct(5) of LSF 9.1 and 10.1, corrected by real lines of 9.11, 10.1 and 10.108 where the
 manual's order differs (runLimit precedes options3; each host's usage has 5 or 6 values). Older

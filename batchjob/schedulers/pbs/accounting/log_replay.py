@@ -14,12 +14,7 @@ from batchjob.schedulers.fields import FieldReader, clock_duration, epoch, integ
 from batchjob.schedulers.pbs.accounting import records as pbs_records
 from batchjob.schedulers.pbs.accounting.log_line import Array, PbsLogRecord, array_id_of, find_array
 from batchjob.schedulers.pbs.states import EXIT_STATUSES
-from batchjob.schedulers.records import (
-    JobRecord,
-    dropped_values,
-    run_time,
-    withdraws_allocation,
-)
+from batchjob.schedulers.records import JobRecord, dropped_values, run_time, withdraws_allocation
 from batchjob.schedulers.states import JobState
 
 _MAX_REMEMBERED = 10_000  # maximum number of ended runs, and of arrays, to remember

@@ -135,8 +135,7 @@ FINISHED, _MOVED = ("F", "X", "C", "M"), "M"  # M: to another server
 def finished_record(options: records.RecordOptions, jobid: str, row: FieldReader) -> JobRecord:
     """The last run of a finished job; raises RowError.
 
-    A job that waited for a run when it ended has no exec_host, and a status of its array or of an
-    earlier run.
+    A job that ended as it waited has no exec_host, and a status of its array or an earlier run.
     """
     ran = "exec_host" in (*row.values, *repeated_names(row.values))
     deleted = row.text("substate") == TERMINATED

@@ -155,8 +155,7 @@ def never_ran(row: FieldReader) -> bool:
 def _suspended(row: FieldReader) -> float | None:
     """Seconds of suspension, None for the time that the walltime lacks.
 
-    A job loses its session when it is suspended; so does one that never ran its script, whose
-    status is PBS' own.
+    A suspended job loses its session; so does one that never ran its script (status: PBS' own).
     """
     status = row.get("Exit_status", integer)
     lost = row.values.get("session") == "0" and status is not None and 0 <= status < 256

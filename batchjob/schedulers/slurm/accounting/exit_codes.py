@@ -58,8 +58,7 @@ def sacct_exit(pair: tuple[int, int] | None, state: JobState, *, exact: bool) ->
 def json_exit(value: Any) -> tuple[int | None, int | None]:
     """Code and signal of exit_code or derived_exit_code, after unwrap_numbers().
 
-    Up to v0.0.39 every normal end is reported as SUCCESS with return code 0, whatever the code was:
-    this 0 is ignored.
+    Up to v0.0.39 every normal end is SUCCESS with return code 0, which therefore is ignored.
     """
     if not isinstance(value, dict):
         return None, None

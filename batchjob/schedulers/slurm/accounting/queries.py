@@ -63,8 +63,7 @@ def is_partial(job: JobRecord, begin: int, *, steps: bool) -> bool:
     """Whether the answer of a window from `begin` on, queried with steps or not, may lack some.
 
     slurmdbd omits the steps that ended before the window, and the job's CPU time and memory are
-    sums over the others (seen with 22.05 and 26.05). It may also lack the record that tells when
-    the job started.
+    sums over the others (seen with 22.05 and 26.05). It may also lack the record of the start.
     """
     return job.start_time is not None and (
         job.start_time < begin or not (steps or job.steps) or has_uncertain_start(job)

@@ -33,8 +33,7 @@ from batchjob.schedulers.states import JobState
 
 SOURCE = "sacct"
 
-# Fields that the installed release does not have are omitted from the command (`sacct --helpformat`
-# lists them).
+# The command leaves out fields that the installed release lacks (`sacct --helpformat` lists them).
 FIELDS = (
     "JobIDRaw", "JobID", "DBIndex", "SLUID", "OriginalSLUID", "State", "ExitCode",
     "DerivedExitCode",

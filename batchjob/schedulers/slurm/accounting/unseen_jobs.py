@@ -1,7 +1,6 @@
 """Unfinished jobs that are neither among the ended ones nor in the controller's queue.
 
-Accounting is queried for them by id: it may be late, the jobs may be gone, or slurmctld may have
-lost their end.
+Accounting is queried by id: it may be late, the jobs gone, or slurmctld may have lost their end.
 """
 
 import heapq

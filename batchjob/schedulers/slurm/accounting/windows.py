@@ -225,8 +225,7 @@ class WindowSource(ABC):
     def _with_all_steps(self, batch: Batch, begin: int, *, steps: bool) -> Batch:
         """Read by id the jobs of which the answer of a window may lack something, each once.
 
-        What is not certain of those that have been read before is left out, which keeps it as it
-        is.
+        What is not certain of those that have been read before is left out, and stays as it is.
         """
         jobs = {job.key: job for job in batch.jobs}
         partial = {job.key for job in batch.jobs if queries.is_partial(job, begin, steps=steps)}
