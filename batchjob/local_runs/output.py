@@ -129,8 +129,7 @@ class StreamLog:
             _file_path(self._directory, self._stream, self._file_numbers.pop(1)).unlink(
                 missing_ok=True
             )
-        path = _file_path(self._directory, self._stream, number)
-        self._descriptor = create_file(path)
+        self._descriptor = create_file(_file_path(self._directory, self._stream, number))
         self._compressor = zlib.compressobj(_COMPRESSION_LEVEL, wbits=_GZIP_WBITS)
         self._file_bytes = 0
 

@@ -108,8 +108,7 @@ class HttpStream:
         """Wait for the head of the answer, for so many seconds at most; raises FetchError."""
         self._endpoint = _parse_endpoint(url)
         with _translate_errors(self._endpoint):
-            deadline = time.monotonic() + seconds
-            self._connection = _Connection(self._endpoint, tls, None, deadline)
+            self._connection = _Connection(self._endpoint, tls, None, time.monotonic() + seconds)
             self._socket = self._connection.sock
             try:
                 all_headers = {"User-Agent": "batchjob", **headers}

@@ -67,8 +67,7 @@ class Jsonl:
                     quarantine.append(quarantined_row(_SOURCE, row_problem(error), line))
                     continue
                 jobs.append(job)
-                latest = job.end_time or job.start_time or job.submit_time
-                covered = max(covered, int(latest))
+                covered = max(covered, int(job.end_time or job.start_time or job.submit_time))
                 if parse_errors:
                     quarantine.append(quarantined_row(_SOURCE, "; ".join(parse_errors), line))
             yield Batch(merge_by_key(jobs), tuple(quarantine), position, covered)

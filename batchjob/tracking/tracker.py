@@ -110,8 +110,7 @@ class Tracker:
 
     def _begin(self, name: str) -> Work:
         initial = initial_record(name, self.tool, self.parameters, "track")
-        run = initial._replace(record_id=self.id, workflow=self.workflow)
-        return Work(run, self.data)
+        return Work(initial._replace(record_id=self.id, workflow=self.workflow), self.data)
 
 
 @overload

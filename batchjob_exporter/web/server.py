@@ -170,8 +170,7 @@ class HttpServer:
         client.setblocking(False)
         if client.family != socket.AF_UNIX:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stream = self._web.wrap(client)
-        connection = HttpConnection(stream, client_key(peer), self._timeouts)
+        connection = HttpConnection(self._web.wrap(client), client_key(peer), self._timeouts)
         self._resume(connection, connection.resume)
 
     def _resume(self, connection: HttpConnection, step: Callable[[], Wait | HttpRequest]) -> None:

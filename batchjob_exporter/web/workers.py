@@ -97,8 +97,7 @@ class RoundRobinQueue:
 def render_answer(
     response: HttpResponse, request: HttpRequest, keep_alive: bool
 ) -> RenderedResponse:
-    with_body = request.method != "HEAD"
-    data = render_response(response, keep_alive=keep_alive, with_body=with_body)
+    data = render_response(response, keep_alive=keep_alive, with_body=request.method != "HEAD")
     return RenderedResponse(data, keep_alive)
 
 

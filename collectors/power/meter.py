@@ -247,8 +247,7 @@ class BmcCollector(Collector):
         if observed is None:
             return [errors]
         age = self._host.monotonic() - observed.at
-        age_family = MetricFamily(self.age_metric, [(NO_LABELS, age)])
-        return [errors, *observed.value.families, age_family]
+        return [errors, *observed.value.families, MetricFamily(self.age_metric, [(NO_LABELS, age)])]
 
     def _read_meter(self) -> MeterReading | None:
         observed = self.refresher.latest()

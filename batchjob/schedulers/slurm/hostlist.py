@@ -66,8 +66,7 @@ def _numbers(bounds: re.Match[str], limit: int) -> list[str]:
         raise ValueError(f"not a range: {bounds[0][:80]!r}")
     if int(high) - int(low) + 1 > limit:
         raise _too_many()
-    width = len(low)
-    return [f"{number:0{width}d}" for number in range(int(low), int(high) + 1)]
+    return [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
 
 
 def _too_many() -> ValueError:

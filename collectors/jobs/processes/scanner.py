@@ -181,8 +181,7 @@ class ProcessScanner:
             state = self._states.setdefault(job, JobScanState(self._host.monotonic()))
             self._kernel.find_cgroups(job, state.kernel)
             has_ended |= job.ended is not None and not self._kernel.is_final(job, state.kernel)
-        kernel_states = [state.kernel for state in self._states.values()]
-        self._kernel.refresh(kernel_states, has_ended=has_ended)
+        self._kernel.refresh([state.kernel for state in self._states.values()], has_ended=has_ended)
         self._reader.io = self._wants_io and not self._kernel.counts_io
 
     def _run(self, generation: int) -> None:

@@ -110,8 +110,7 @@ class SnapshotReader:
     def forget_ended(self) -> None:
         """Forget stuck processes that have ended; their pids may be reused."""
         if self.stuck:
-            procfs = self.host.procfs
-            self.stuck = {pid for pid in self.stuck if os.path.exists(f"{procfs}/{pid}")}
+            self.stuck = {pid for pid in self.stuck if os.path.exists(f"{self.host.procfs}/{pid}")}
 
     def read(self, job: Job, state: JobScanState) -> ProcessSnapshot | None:
         """Scan a job; None for another pid namespace, whose processes /proc does not show."""

@@ -275,8 +275,7 @@ def _exec_hosts(text: str) -> Iterator[tuple[str, int]]:
         if star:
             yield host, parse_host_list_number(count, text)
         elif any(bounds) or "," in index:
-            spans = (1 if b is None else int(b[2]) - int(b[1]) + 1 for b in bounds)
-            yield host, sum(spans)
+            yield host, sum(1 if b is None else int(b[2]) - int(b[1]) + 1 for b in bounds)
         else:
             yield host, 1
 

@@ -155,8 +155,7 @@ def queued_jobs(
         try:
             job = queued_job(source, cluster, row)
         except Exception as error:
-            problem = row_problem(error)
-            yield ParsedJob(None, (quarantined_row(source, problem, raw, jobid),))
+            yield ParsedJob(None, (quarantined_row(source, row_problem(error), raw, jobid),))
             continue
         reason = "; ".join(row.parse_errors)
         yield ParsedJob(job, (quarantined_row(source, reason, raw, jobid),) if reason else ())

@@ -43,8 +43,7 @@ class ReadProgress:
                 del self.missing[job.jobid]
                 if job.end_time is not None:
                     self.late |= job.end_time < self.begin or job.jobid in self.overdue
-            latest = job.end_time or job.start_time or job.submit_time
-            self.newest = max(self.newest, int(latest))
+            self.newest = max(self.newest, int(job.end_time or job.start_time or job.submit_time))
 
 
 class UnseenJobs:

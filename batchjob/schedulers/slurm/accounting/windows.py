@@ -152,8 +152,7 @@ class WindowSource(ABC):
                 yield batch._replace(watermark=str(covered), covered_until=end)
             begin = end
         # Of a window that follows on another, most jobs are known with their steps.
-        margin = now + _CLOCK_MARGIN
-        for batch, _ in self._read_window(begin, margin, progress, steps=after_gap):
+        for batch, _ in self._read_window(begin, now + _CLOCK_MARGIN, progress, steps=after_gap):
             # The watermark stays until it is known that nothing is missing.
             yield batch._replace(watermark=str(covered), covered_until=begin)
         if progress.is_queue_known:
