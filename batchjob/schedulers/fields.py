@@ -4,7 +4,9 @@ A field that cannot be parsed counts as missing, and the row is written to the q
 addition to the job: no job is lost because its memory has an unknown format.
 """
 
+import calendar
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -121,6 +123,16 @@ def epoch(text: str) -> int | None:
 
 
 _CLOCK = re.compile(r"(?:(?:(\d{1,9}):)?(\d{1,9}):)?(\d{1,12}(?:\.\d{1,9})?)", re.ASCII)
+
+
+def utc_time(text: str, *forms: str) -> int | None:
+    """Epoch seconds of a time in UTC in one of these formats (strptime(3)); None for others."""
+    for form in forms:
+        try:
+            return calendar.timegm(time.strptime(text, form))
+        except ValueError:
+            continue
+    return None
 
 
 def clock_duration(text: str) -> float:

@@ -3,18 +3,23 @@
 Facts: bjobs(1). Names are in capitals; text may precede the JSON.
 """
 
-import calendar
 import re
 import time
 from collections.abc import Iterable, Sequence
 
 from batchjob.runtime import subprocesses
 from batchjob.runtime.json_reader import damaged, repeated_names
-from batchjob.schedulers.fields import clock_duration, merged_shares, parse_host_list_number
+from batchjob.schedulers.fields import (
+    clock_duration,
+    merged_shares,
+    parse_host_list_number,
+    utc_time,
+)
 from batchjob.schedulers.records import NodeShare
 
 _SUFFIX = re.compile(r" [LEX]$")
 _DAY = 86_400
+_TIMES = ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y")
 
 
 def lsf_time(text: str, now: int) -> int | None:
@@ -25,21 +30,13 @@ def lsf_time(text: str, now: int) -> int | None:
     text = " ".join(_SUFFIX.sub("", text).split())
     if text in ("", "-"):
         return None
-    for form in ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y"):
-        try:
-            return calendar.timegm(time.strptime(text, form))
-        except ValueError:
-            continue
-    year = time.gmtime(now).tm_year
-    for form in ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y"):
-        # Four years back, because of 29 February.
-        for candidate in (year, year - 1, year - 2, year - 3, year - 4):
-            try:
-                at = calendar.timegm(time.strptime(f"{text} {candidate}", form))
-            except ValueError:
-                continue
-            if at <= now + _DAY:
-                return at
+    if (at := utc_time(text, *_TIMES)) is not None:
+        return at
+    this_year = time.gmtime(now).tm_year
+    for year in range(this_year, this_year - 5, -1):  # four years back, because of 29 February
+        at = utc_time(f"{text} {year}", *_TIMES)
+        if at is not None and at <= now + _DAY:
+            return at
     raise ValueError(f"expected a time such as Apr 12 18:20:00 2026, got {text[:40]!r}")
 
 

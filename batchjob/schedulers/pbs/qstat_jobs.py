@@ -6,13 +6,12 @@ whole output is not JSON, in which case `qstat -f` without -F is read instead. T
 client's zone, which is UTC here.
 """
 
-import calendar
 import json
-import time
 from typing import Any
 
 from batchjob.runtime.json_reader import damaged, repeated_names, unique_pairs
 from batchjob.runtime.subprocesses import CommandOptions, NotJsonError, parse_json_object, run
+from batchjob.schedulers.fields import utc_time
 
 Attributes = dict[str, str]
 """Of a job; DamagedPairs, if some stood twice."""
@@ -109,13 +108,6 @@ def _keep_work_dir(job: Attributes) -> Attributes:
 
 def _convert_times(job: Attributes) -> Attributes:
     owner = {"user": job.get("Job_Owner", "").partition("@")[0]}  # used until there is an euser
-    times = {name: str(at) for name in _TIMES if (at := parse_time(job.get(name, ""))) is not None}
-    return damaged(owner | job | times, repeated_names(job))
-
-
-def parse_time(text: str) -> int | None:
-    """Epoch seconds of `Fri Nov 20 11:45:47 2026`, UTC; None for anything else."""
-    try:
-        return calendar.timegm(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
-    except ValueError:
-        return None
+    times = {name: utc_time(job.get(name, ""), "%a %b %d %H:%M:%S %Y") for name in _TIMES}
+    known = {name: str(at) for name, at in times.items() if at is not None}
+    return damaged(owner | job | known, repeated_names(job))

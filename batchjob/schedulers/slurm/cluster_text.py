@@ -4,15 +4,14 @@ The text is read as the rows that Slurm's JSON has. Facts: output of 22.05.8 and
 commands run in UTC, in which every hour exists.
 """
 
-import calendar
 import re
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchjob.runtime.json_reader import unique_pairs
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers import cluster
+from batchjob.schedulers.fields import utc_time
 from batchjob.schedulers.slurm import cluster_json
 
 # Suffixes of a node's state (sinfo(1), "NODE STATE CODES").
@@ -28,6 +27,7 @@ _LEADING = (
     "NodeName", "CPUAlloc", "CPUEfctv", "CPUTot", "Gres", "GresUsed", "RealMemory", "AllocMem",
     "State", "Partitions", "LicenseName", "Total", "Used",
 )  # fmt: skip
+_TIME = "%Y-%m-%dT%H:%M:%S"  # else Unknown or N/A
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\]@]*@([^\]]*)\])?(?: +Comment=.*)?$")
 
 _NODE_COUNTS = {
@@ -62,7 +62,7 @@ def _node(line: str) -> dict[str, Any]:
         "partitions": [*filter(None, values.get("Partitions", "").split(","))],
         "gres": values.get("Gres"),
         "reason": reason and reason[1],
-        "reason_changed_at": reason and _parse_time(reason[2] or ""),
+        "reason_changed_at": reason and utc_time(reason[2] or "", _TIME),
     }
     return row | ({"gres_used": values["GresUsed"]} if "GresUsed" in values else {})
 
@@ -97,8 +97,8 @@ def _job(row: Mapping[str, str]) -> dict[str, Any]:
         "tasks": cluster.parse_count(row.get("TASKS")),
         "tres_req_str": "" if tres == "N/A" else tres,
         **{f"tres_per_{of}": row.get(f"TRES_PER_{of.upper()}") for of in _TRES_PER},
-        "eligible_time": _parse_time(row.get("ELIGIBLE_TIME", "")),
-        "start_time": _parse_time(row.get("START_TIME", "")),
+        "eligible_time": utc_time(row.get("ELIGIBLE_TIME", ""), _TIME),
+        "start_time": utc_time(row.get("START_TIME", ""), _TIME),
         "account": row.get("ACCOUNT"),
         "user_name": row.get("USER"),
     }
@@ -168,10 +168,3 @@ def _parse_float(text: str | None) -> float | None:
         return float(text) if text else None
     except ValueError:
         return None
-
-
-def _parse_time(text: str) -> int | None:
-    try:
-        return calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return None  # Unknown, N/A
