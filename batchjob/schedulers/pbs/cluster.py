@@ -14,6 +14,7 @@ from typing import Any
 from batchjob.runtime.subprocesses import SchedulerError, parse_json_object, run
 from batchjob.runtime.values import size_bytes
 from batchjob.schedulers import cluster
+from batchjob.schedulers.node import read_lines
 from batchjob.schedulers.pbs.accounting.records import GPU_RESOURCES, account_of
 from batchjob.schedulers.pbs.qstat_jobs import Attributes, query_qstat
 from batchjob.schedulers.pbs.states import PBS
@@ -205,10 +206,7 @@ def detect() -> cluster.DetectedCluster | None:
 
 
 def accounting_directory() -> Path:
-    try:
-        lines = PBS_CONF.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    lines = read_lines(str(PBS_CONF))
     homes = [line.partition("=")[2].strip() for line in lines if line.startswith("PBS_HOME=")]
     return Path(homes[-1] if homes else "/var/spool/pbs") / "server_priv/accounting"
 

@@ -19,6 +19,7 @@ from batchjob.quantities.reading import (
     gauges,
 )
 from batchjob.runtime.values import parse_cpu_list
+from collectors.host import list_directory
 from collectors.jobs.cgroups.reader import ReadErrors
 
 Parse = Callable[[bytes], Mapping[str, Any]]
@@ -254,11 +255,7 @@ class DeviceNames:
             self.errors.count("malformed")
             return None
         link = f"{self._sysfs}/dev/block/{number}"
-        if major in _NO_STORAGE_MAJORS:
+        # A partition, or a device unknown to sysfs, has no such directory: it is not stacked.
+        if major in _NO_STORAGE_MAJORS or list_directory(f"{link}/slaves"):
             return None
-        try:
-            if os.listdir(f"{link}/slaves"):
-                return None
-        except OSError:
-            pass  # a partition, or a device unknown to sysfs: not stacked
         return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else number
