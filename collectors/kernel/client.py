@@ -27,9 +27,10 @@ class JobCounters(NamedTuple):
 class HelperClient:
     """Asks the helper of one host; each thread has its own."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, answer_seconds: float = _ANSWER_SECONDS) -> None:
         self._path = host.helper
         self._cgroupfs = os.path.realpath(host.cgroupfs)
+        self._answer_seconds = answer_seconds
         self._retry_at = 0.0
 
     def allotted_devices(self, directory: str, devices: Iterable[Device]) -> list[Device] | None:
@@ -68,10 +69,10 @@ class HelperClient:
         return answer if isinstance(answer, dict) and "error" not in answer else None
 
     def _exchange(self, line: bytes) -> Any:
-        deadline = time.monotonic() + _ANSWER_SECONDS
+        deadline = time.monotonic() + self._answer_seconds
         received = bytearray()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_ANSWER_SECONDS)
+            connection.settimeout(self._answer_seconds)
             connection.connect(self._path)
             connection.sendall(line)
             while data := connection.recv(1 << 16):

@@ -29,7 +29,7 @@ from tests.e2e.kernel_jobs import (
     v2_root,
 )
 from tests.helpers import processes
-from tests.helpers.waiting import until
+from tests.helpers.waiting import scaled, until
 
 pytestmark = pytest.mark.e2e
 
@@ -51,9 +51,14 @@ def helper(folder: Path, *flags: str):
     process = subprocess.Popen(argv)
     try:
         until(lambda: is_listening(path), "the helper listens")
-        yield process, HelperClient(Host(helper=str(path)))
+        yield process, client_of(path)
     finally:
         processes.end(process)
+
+
+def client_of(path):
+    """Patient: programs take a while to load on an emulated processor."""
+    return HelperClient(Host(helper=str(path)), scaled(5))
 
 
 def is_listening(path):
@@ -223,7 +228,7 @@ def test_two_exporters_read_the_same_counters(tmp_path):
     with job_cgroups("v2") as jobs, helper(tmp_path) as (_, client):
         counters(client, jobs)
         run_in(jobs[0], FORKS, 5).communicate()
-        other = HelperClient(Host(helper=str(tmp_path / "socket")))
+        other = client_of(tmp_path / "socket")
         assert counters(other, jobs) == counters(client, jobs)
 
 
@@ -457,7 +462,7 @@ def test_the_exporter_shows_exact_io_of_jobs_and_goes_on_after_its_restart(tmp_p
             run_in(job, FORKS, 1).communicate()
             first = until(lambda: read() > before and read(), "more IO")
         run_in(job, FORKS, 2).communicate()  # while no exporter runs
-        client = HelperClient(Host(helper=str(tmp_path / "socket")))
+        client = client_of(tmp_path / "socket")
         exact = counters(client, [job]).process_io[job.stat().st_ino][2]
         with jobs_collector(tmp_path, [job]) as collector:
             until(lambda: read() == exact, "all IO")
