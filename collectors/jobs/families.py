@@ -23,7 +23,8 @@ IGNORED = Metric("batchjob_jobs_ignored", "gauge",
 ERRORS = Metric("batchjob_job_read_errors_total", "counter",
     "Files of jobs, or of container engines (container_state), that could not be read, and "
     "processes that ended while no exporter ran (ended_unseen) or the helper was restarted "
-    "(helper_restarted), whose last usage is in no sum.",
+    "(helper_restarted), whose last usage is in no sum, and jobs that began before the helper "
+    "counted their network (helper_late).",
     ("reason",))
 # fmt: on
 METRICS = (

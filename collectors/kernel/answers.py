@@ -2,11 +2,13 @@
 
 A request is `{"devices": PATH, "numbers": [[MAJOR, MINOR], ...]}`, `{"jobs": {PATH: [ID, ...]}}`
 with the cgroups' ids by the directory that contains them, or `{"check": true}`. A path is that of a
-cgroup below the mount point of cgroupfs; no other file is opened for a caller.
+cgroup below the mount point of cgroupfs; no other file is opened for a caller. Numbers of jobs are
+lists in the order in which the ids were asked for.
 """
 
 import contextlib
 import errno
+import functools
 import glob
 import os
 import time
@@ -38,6 +40,8 @@ NEEDED = {
 
 _Place = tuple[tuple[str, ...], JobTree]
 """The path of a directory of cgroups, and the tree whose jobs are in it."""
+_JobKey = tuple[JobTree, int]
+"""A job: the id of its cgroup is unique within its tree only."""
 
 
 class Helper:
@@ -50,11 +54,12 @@ class Helper:
         self._types: KernelTypes | None = None
         self._sources: dict[tuple[str, JobTree], ProcessIo | Network] = {}  # by feature and tree
         self._failures: dict[tuple[str, JobTree], tuple[float, str]] = {}  # until when, and why
-        self._asked: dict[int, float] = {}
+        self._asked: dict[_JobKey, float] = {}
+        self._earlier: set[_JobKey] = set()  # were there before their network was counted
+        self._opened = contextlib.ExitStack()
 
     def close(self) -> None:
-        for each in self._sources.values():
-            each.close()
+        self._opened.close()
 
     def answer(self, request: Any) -> dict[str, Any]:
         """The answer to a request. Raises ValueError for a bad one, OSError."""
@@ -72,35 +77,50 @@ class Helper:
             raise ValueError(f"expected at most {_MAX_DEVICES} pairs of major and minor")
         if "devices" not in self._features:
             return None
-        with self._opened(_parts(path)) as cgroup, raised():
+        with self._open(_parts(path)) as cgroup, raised():
             return allotted_devices(cgroup, [(major, minor) for major, minor in numbers])
 
     def _counters(self, jobs: Mapping[str, Any]) -> dict[str, Any]:
-        ids = [each for of_parent in jobs.values() for each in _checked_ids(of_parent)]
-        if len(ids) > _MAX_JOBS:
-            raise ValueError(f"expected at most {_MAX_JOBS} jobs")
         places = [self._place(_parts(path)) for path in jobs]
+        asked: list[_JobKey] = []
+        for (_, tree), ids in zip(places, jobs.values(), strict=True):
+            asked += [(tree, each) for each in _checked_ids(ids)]
+        if len(asked) > _MAX_JOBS:
+            raise ValueError(f"expected at most {_MAX_JOBS} jobs")
         now = time.monotonic()
-        self._asked |= dict.fromkeys(ids, now)
-        found: dict[str, dict[int, Any]] = {feature: {} for feature in _NOTHING}
+        self._asked |= dict.fromkeys(asked, now)
+        found: dict[str, dict[_JobKey, Any]] = {feature: {} for feature in _NOTHING}
         problems: dict[str, str] = {}
         for tree in dict.fromkeys(tree for _, tree in places):
             for feature, counted in found.items():
                 problem = self._last_problem(feature, tree)
                 try:
                     if not problem:
-                        counted |= self._read(feature, tree, places)
+                        read = self._read(feature, tree, places)
+                        counted |= {(tree, job): numbers for job, numbers in read.items()}
                 except (OSError, ValueError) as error:
                     problem = describe(feature, error)
                     self._failures[feature, tree] = (now + _RETRY_SECONDS, problem)
                 if problem:
                     problems[feature] = problem
         self._forget({job for counted in found.values() for job in counted}, now)
-        answer: dict[str, Any] = {"instance": self._instance, "problems": problems}
-        for feature, nothing in _NOTHING.items():
-            numbers = {job: found[feature].get(job, nothing) for job in ids}
-            answer[feature] = None if feature in problems else numbers
-        return answer
+        numbers = {
+            feature: None
+            if feature in problems
+            else [found[feature].get(job, nothing) for job in asked]
+            for feature, nothing in _NOTHING.items()
+        }
+        earlier = [index for index, job in enumerate(asked) if job in self._earlier]
+        for index in earlier:
+            # On v1, sockets that are older than the programs belong to no job.
+            if asked[index][0].controller and numbers["network"]:
+                numbers["network"][index] = None
+        return {
+            "instance": self._instance,
+            "problems": problems,
+            "numbers": numbers,
+            "earlier": earlier,
+        }
 
     def _last_problem(self, feature: str, tree: JobTree) -> str:
         """Why there are no numbers; what has failed is tried again after a minute."""
@@ -109,15 +129,15 @@ class Helper:
         until, problem = self._failures.get((feature, tree), (0.0, ""))
         return problem if time.monotonic() < until else ""
 
-    def _forget(self, counted: Iterable[int], now: float) -> None:
+    def _forget(self, counted: Iterable[_JobKey], now: float) -> None:
         for each in counted:
             self._asked.setdefault(each, now)
         old = [each for each, at in self._asked.items() if now - at > _FORGET_SECONDS]
         for each in old:
             del self._asked[each]
         with raised():
-            for source in self._sources.values():
-                source.forget(old)
+            for (_, source_tree), source in self._sources.items():
+                source.forget([job for tree, job in old if tree == source_tree])
 
     def _read(self, feature: str, tree: JobTree, places: Iterable[_Place]) -> Mapping[int, Any]:
         source = self._sources.get((feature, tree))
@@ -125,8 +145,16 @@ class Helper:
             if sum(name == feature for name, _ in self._sources) >= _MAX_TREES:
                 raise ValueError(f"jobs are in more than {_MAX_TREES} trees")
             load = ProcessIo if feature == "process-io" else Network
-            with raised():
-                source = self._sources[feature, tree] = load(self._kernel_types(), tree)
+            with contextlib.ExitStack() as opened:
+                # Once nobody uses a v1 hierarchy, the kernel forgets it, and jobs in the next one
+                # of this controller would have the ids of earlier ones.
+                opened.enter_context(self._open(_root(places, tree)))
+                with raised():
+                    source = opened.enter_context(
+                        contextlib.closing(load(self._kernel_types(), tree))
+                    )
+                self._opened.enter_context(opened.pop_all())
+            self._sources[feature, tree] = source
         if isinstance(source, Network):
             self._attach(source, tree, places)
         try:
@@ -142,9 +170,16 @@ class Helper:
         if len(tops) > MAX_PARENTS:
             raise ValueError(f"jobs are in more than {MAX_PARENTS} directories")
         for top in tops:
+            of_jobs, depth = (_root(places, tree), tree.level) if tree.controller else (top, 1)
+            note = functools.partial(self._note_earlier, tree, of_jobs, depth)
             # A parent may have been removed with its last job.
-            with contextlib.suppress(FileNotFoundError), self._opened(top) as cgroup, raised():
-                network.attach(cgroup)
+            with contextlib.suppress(FileNotFoundError), self._open(top) as cgroup, raised():
+                network.attach(cgroup, note)
+
+    def _note_earlier(self, tree: JobTree, top: tuple[str, ...], depth: int) -> None:
+        """Note the jobs that are there now: what they sent before is not known."""
+        with self._open(top) as directory:
+            self._earlier |= {(tree, job) for job in _directories(directory, depth)}
 
     def _kernel_types(self) -> KernelTypes:
         if self._types is None:
@@ -171,7 +206,7 @@ class Helper:
 
     def _try_network(self) -> None:
         network = Network(self._kernel_types(), JobTree("", 1))
-        with contextlib.closing(network), self._opened(self._v2_root()) as cgroup:
+        with contextlib.closing(network), self._open(self._v2_root()) as cgroup:
             network.attach(cgroup)  # loading needs fewer capabilities than this
 
     def _v2_root(self) -> tuple[str, ...]:
@@ -189,7 +224,7 @@ class Helper:
         return parts, JobTree(parts[0].split(",")[0], len(parts))
 
     @contextlib.contextmanager
-    def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
+    def _open(self, parts: tuple[str, ...]) -> Iterator[int]:
         """A directory below the mount point, by way of no symbolic link. Raises OSError."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         descriptor = os.open(self._cgroupfs, flags)
@@ -208,6 +243,28 @@ def _check_roots(cgroupfs: str) -> None:
     found = glob.glob(f"{cgroupfs}/cgroup.procs") or glob.glob(f"{cgroupfs}/*/cgroup.procs")
     if any(os.stat(os.path.dirname(each)).st_ino != _ROOT_INODE for each in found):
         raise ValueError(f"{cgroupfs} has the cgroups of a container only (a cgroup namespace)")
+
+
+def _root(places: Iterable[_Place], tree: JobTree) -> tuple[str, ...]:
+    """The path of the root of a tree's hierarchy."""
+    parts = next(parts for parts, of_place in places if of_place == tree)
+    return parts[: len(parts) + 1 - tree.level]
+
+
+def _directories(directory: int, depth: int) -> Iterator[int]:
+    """The inodes of the directories at a depth below a directory."""
+    with os.scandir(directory) as entries:
+        found = [each for each in entries if each.is_dir(follow_symlinks=False)]
+    if depth == 1:
+        yield from (each.inode() for each in found)
+        return
+    for each in found:
+        with contextlib.suppress(FileNotFoundError):
+            below = os.open(each.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)
+            try:
+                yield from _directories(below, depth - 1)
+            finally:
+                os.close(below)
 
 
 def _try_devices() -> None:

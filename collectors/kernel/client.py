@@ -1,5 +1,7 @@
 """The exporter's side of the helper: asks it, and goes on without it."""
 
+import functools
+import itertools
 import json
 import os
 import socket
@@ -16,12 +18,17 @@ _RETRY_SECONDS = 10.0  # after a failure
 _MAX_ANSWER_BYTES = 16 << 20  # of 20000 jobs
 
 
+Cgroup = tuple[str, int]
+"""The directory of a job's cgroup, and its inode number."""
+
+
 class JobCounters(NamedTuple):
-    """What the kernel has counted for jobs, by the ids of their cgroups. None: not counted."""
+    """What the kernel has counted for jobs, by their cgroups. None: not counted."""
 
     instance: str  # changes when the counters start from zero
-    process_io: Mapping[int, Sequence[int]] | None  # see `ProcessIo.read`
-    network: Mapping[int, Sequence[Sequence[int]]] | None  # see `Network.read`
+    process_io: Mapping[Cgroup, Sequence[int]] | None  # see `ProcessIo.read`
+    network: Mapping[Cgroup, Sequence[Sequence[int]] | None] | None  # see `Network.read`
+    earlier: frozenset[Cgroup]  # were there before their network was counted
 
 
 class HelperClient:
@@ -40,17 +47,23 @@ class HelperClient:
         found = answer.get("devices") if answer else None
         return None if found is None else [(int(major), int(minor)) for major, minor in found]
 
-    def job_counters(self, cgroups: Iterable[tuple[str, int]]) -> JobCounters | None:
-        """The counters of jobs, from their directories and inode numbers; None: no helper."""
-        jobs: dict[str, list[int]] = {}
-        for directory, inode in cgroups:
-            jobs.setdefault(self._relative(os.path.dirname(directory)), []).append(inode)
-        answer = self.ask({"jobs": jobs}) or {}
-        by_id = [
-            answer.get(name) and {int(job): counters for job, counters in answer[name].items()}
-            for name in ("process-io", "network")
-        ]
-        return JobCounters(answer["instance"], *by_id) if "instance" in answer else None
+    def job_counters(self, cgroups: Iterable[Cgroup]) -> JobCounters | None:
+        """The counters of jobs; None: no helper, or one of another version."""
+        jobs: dict[str, list[Cgroup]] = {}
+        relative = functools.cache(self._relative)
+        for cgroup in cgroups:
+            jobs.setdefault(relative(os.path.dirname(cgroup[0])), []).append(cgroup)
+        ids = {parent: [inode for _, inode in of_parent] for parent, of_parent in jobs.items()}
+        answer = self.ask({"jobs": ids})
+        if answer is None or "numbers" not in answer:
+            return None
+        asked = list(itertools.chain.from_iterable(jobs.values()))
+        process_io, network = (
+            numbers and dict(zip(asked, numbers, strict=True))
+            for numbers in map(answer["numbers"].get, ("process-io", "network"))
+        )
+        earlier = frozenset(asked[index] for index in answer["earlier"])
+        return JobCounters(answer["instance"], process_io, network, earlier)
 
     def problems(self) -> Mapping[str, str] | None:
         """Why each feature of the helper does not work, "" if it does; None: no helper."""

@@ -10,7 +10,7 @@ import contextlib
 import os
 import struct
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from batchjob.runtime.values import parse_cpu_list
 from collectors.host import read_text
@@ -59,10 +59,11 @@ class Network:
         self._opened.callback(os.close, program)
         self.programs.append((program, place))
 
-    def attach(self, parent: int) -> None:
+    def attach(self, parent: int, begun: Callable[[], None] = lambda: None) -> None:
         """Count below a cgroup v2, by its descriptor, instead of the one asked for least lately.
 
-        Does nothing if that is done. Raises OSError.
+        Calls `begun` when the programs run, and takes them back if that fails. Does nothing if they
+        are there. Raises OSError.
         """
         inode = os.fstat(parent).st_ino
         links = self._parents.pop(inode, None)
@@ -72,6 +73,7 @@ class Network:
             with contextlib.ExitStack() as attached:
                 for program, place in self.programs:
                     attached.callback(os.close, bpf.attach(program, parent, place))
+                begun()
                 links = attached.pop_all()
         self._parents[inode] = links
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,20 @@ def client_of(path):
     return HelperClient(Host(helper=str(path)), scaled(5))
 
 
+def removed(directory):
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+    return not directory.exists()
+
+
 def is_listening(path):
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(path)) == 0
+
+
+def cgroup(job):
+    """What its counters are found by."""
+    return directories([job])[0]
 
 
 def counters(client, jobs):
@@ -125,7 +137,7 @@ def test_the_io_of_random_trees_of_short_processes_is_exact(tmp_path, version):
         for job, lines in zip(jobs, printed, strict=True):
             own = [int(line.split()[1]) for line in lines if line.startswith("own")]
             read = sum(int(line) * READ for line in lines if line.isdigit())
-            counted = found.process_io[job.stat().st_ino][2]
+            counted = found.process_io[cgroup(job)][2]
             # The start of Python, and the two reads of /proc/self/io themselves.
             assert 0 <= counted - read - sum(own) < 1000
 
@@ -154,7 +166,7 @@ def test_the_traffic_between_two_jobs_is_the_bytes_sent_and_headers(tmp_path, ve
         run_in(jobs[0], CLIENT, port, mebibytes).communicate()
         sent = int(server.communicate()[0])
         found = counters(client, jobs)
-        (wire, out), (_, received) = (found.network[job.stat().st_ino] for job in jobs)
+        (wire, out), (_, received) = (found.network[cgroup(job)] for job in jobs)
         assert list(wire) == [0, 0, 0, 0]
         assert sent == mebibytes << 20
         assert sent < out[2] < 1.005 * sent
@@ -163,12 +175,94 @@ def test_the_traffic_between_two_jobs_is_the_bytes_sent_and_headers(tmp_path, ve
         assert received[1] > 0
 
 
-TALK = """
+SOCKETS = """
 import socket
 sender, receiver = socket.socket(type=socket.SOCK_DGRAM), socket.socket(type=socket.SOCK_DGRAM)
 receiver.bind(("127.0.0.1", 0))
+"""
+TALK = f"""{SOCKETS}
 sender.sendto(b"x" * 100, receiver.getsockname()); receiver.recv(100)
 """
+TALK_LATER = TALK.replace("sender.sendto", "print(flush=True); sys.stdin.readline()\nsender.sendto")
+ONE_PACKET_EACH_WAY = [128, 1, 128, 1]
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_traffic_of_a_job_that_was_there_before_is_marked_or_absent(tmp_path, version):
+    """On v1 its sockets belong to no job, and would count zero; on v2 they are counted now."""
+    with job_cgroups(version, 2) as (earlier, other), helper(tmp_path) as (_, client):
+        running = run_in(earlier, TALK_LATER, stdin=subprocess.PIPE)
+        running.stdout.readline()
+        counters(client, [other])
+        running.communicate("go on")
+        later = other.with_name("case_later")
+        (later / "step").mkdir(parents=True)
+        try:
+            run_in(later, TALK).communicate()
+            found = counters(client, [earlier, other, later])
+            assert found.earlier == {cgroup(earlier), cgroup(other)}
+            assert found.network[cgroup(later)][1] == ONE_PACKET_EACH_WAY
+            of_earlier = found.network[cgroup(earlier)]
+            assert of_earlier is None if version == "v1" else of_earlier[1] == ONE_PACKET_EACH_WAY
+        finally:
+            for each in (later / "step", later):
+                each.rmdir()
+
+
+def test_a_later_job_of_the_same_name_has_counters_of_its_own(tmp_path):
+    with helper(tmp_path) as (_, client):
+        ids = set()
+        for _turn in range(3):
+            with job_cgroups("v2", 2) as (_, job):
+                found = counters(client, [job])
+                assert found.network[cgroup(job)][1] == [0, 0, 0, 0]
+                assert found.process_io[cgroup(job)] == [0, 0, 0, 0]
+                run_in(job, TALK).communicate()
+                assert counters(client, [job]).process_io[cgroup(job)][2] > 0
+                ids.add(job.stat().st_ino)
+        assert len(ids) == 3
+
+
+@contextlib.contextmanager
+def mounted(folder, controller):
+    """A v1 hierarchy of a controller that has none, with one job; its numbers begin again."""
+    root = folder / controller
+    root.mkdir(exist_ok=True)
+    done = processes.run(["mount", "-t", "cgroup", "-o", controller, "cgroup", str(root)])
+    if done.returncode:
+        pytest.skip(f"{controller} has a hierarchy already: {done.stderr}")
+    job = root / "jobs" / "user" / "case_1"
+    try:
+        (job / "step").mkdir(parents=True)
+        yield job
+    finally:
+        for each in (job / "step", job, job.parent, job.parent.parent):
+            until(lambda each=each: removed(each), "the cgroup is empty")
+        time.sleep(scaled(0.2))  # the kernel removes them after rmdir(2) has returned
+        # As an administrator does who is told that it is busy.
+        processes.run(["umount", "--lazy", str(root)])
+
+
+def test_ids_that_the_kernel_would_give_again_bring_no_counters_of_an_earlier_job(tmp_path):
+    """The ids of a v1 hierarchy that nobody uses any more begin again with the next one."""
+    ids = []
+    for _ in range(3):
+        with mounted(tmp_path, "perf_event") as job:
+            ids.append(job.stat().st_ino)
+    assert ids[1] == ids[2]  # without a helper
+    flags = ("--path.cgroupfs", str(tmp_path), "--give", "process-io")
+    with helper(tmp_path, *flags):
+        host = Host(helper=str(tmp_path / "socket"), cgroupfs=str(tmp_path))
+        client = HelperClient(host, scaled(5))
+
+        def counted(job):
+            return until(lambda: client.job_counters(directories([job])), "an answer").process_io
+
+        for _ in range(3):
+            with mounted(tmp_path, "perf_event") as job:
+                assert counted(job)[cgroup(job)] == [0, 0, 0, 0]
+                run_in(job, TALK).communicate()
+                assert counted(job)[cgroup(job)][2] > 0
 
 
 @pytest.mark.parametrize("source", ["network", "process_io"])
@@ -184,11 +278,11 @@ def test_numbers_are_absent_with_the_reason_once_there_were_too_many_jobs(monkey
         for job in jobs:
             run_in(job, TALK).communicate()
         answer = asked.answer(request)
-        assert answer[feature] is None
+        assert answer["numbers"][feature] is None
         assert "at a time" in answer["problems"][feature]
         for job in jobs:  # for ever: what was missed in the meantime is not known
             job_id = job.stat().st_ino
-            assert asked.answer({"jobs": {parent: [job_id]}})[feature] is None
+            assert asked.answer({"jobs": {parent: [job_id]}})["numbers"][feature] is None
 
 
 def test_parents_of_jobs_that_have_gone_make_room_for_others(monkeypatch):
@@ -200,8 +294,8 @@ def test_parents_of_jobs_that_have_gone_make_room_for_others(monkeypatch):
             parent, job_id = str(job.parent.relative_to("/sys/fs/cgroup")), job.stat().st_ino
             asked.answer({"jobs": {parent: [job_id]}})
             run_in(job, TALK).communicate()
-            found = asked.answer({"jobs": {parent: [job_id]}})
-            assert found["network"][job_id][1] == [128, 1, 128, 1]
+            (network,) = asked.answer({"jobs": {parent: [job_id]}})["numbers"]["network"]
+            assert network[1] == ONE_PACKET_EACH_WAY
     asked.close()
 
 
@@ -218,7 +312,7 @@ def test_a_killed_helper_leaves_nothing_and_the_next_one_counts_again(tmp_path, 
             with helper(tmp_path) as (process, client):
                 found = counters(client, [job])
                 assert programs_of(job.parent, bpf.EGRESS)
-                assert found.process_io[job.stat().st_ino] == [0, 0, 0, 0]
+                assert found.process_io[cgroup(job)] == [0, 0, 0, 0]
                 process.send_signal(signal.SIGKILL)
                 process.wait()
             until(lambda: not programs_of(job.parent, bpf.EGRESS), "the programs are gone")
@@ -242,9 +336,9 @@ def test_an_exclusive_program_of_a_parent_is_named(tmp_path):
             path = str(job.parent.relative_to("/sys/fs/cgroup"))
             request = {"jobs": {path: [job.stat().st_ino]}}
             answer = until(lambda: client.ask(request), "an answer", 60)
-            assert answer["network"] is None
+            assert answer["numbers"]["network"] is None
             assert "exclusive" in answer["problems"]["network"]
-            assert answer["process-io"]
+            assert answer["numbers"]["process-io"]
         finally:
             bpf.call(9, "IIII", parent, program, bpf.EGRESS, 0)
             os.close(program)
@@ -306,9 +400,9 @@ def test_capabilities_rest_while_counting_and_others_are_given_up(tmp_path, give
                 run_in(job, TALK).communicate()
                 found = until(lambda job=job: client.job_counters(directories([job])), "one", 60)
                 if "network" in given:
-                    assert found.network[job.stat().st_ino][1] == [128, 1, 128, 1]
+                    assert found.network[cgroup(job)][1] == ONE_PACKET_EACH_WAY
                 if "process-io" in given:
-                    assert found.process_io[job.stat().st_ino][2] > 0
+                    assert found.process_io[cgroup(job)][2] > 0
             assert capabilities(process) == (0, held)
 
 
@@ -356,8 +450,8 @@ def test_ten_thousand_jobs_have_their_answers_at_once(tmp_path):
         others = [(f"{job.parent}/gone_{number}", 10**15 + number) for number in range(9_999)]
         found = client.job_counters([*directories([job]), *others])
         assert len(found.process_io) == len(found.network) == 10_000
-        assert found.network[job.stat().st_ino][1] == [128, 1, 128, 1]
-        assert not any(map(any, (found.process_io[each] for _, each in others)))
+        assert found.network[cgroup(job)][1] == ONE_PACKET_EACH_WAY
+        assert not any(map(any, (found.process_io[each] for each in others)))
 
 
 AS_OTHER_USER = """
@@ -463,7 +557,7 @@ def test_the_exporter_shows_exact_io_of_jobs_and_goes_on_after_its_restart(tmp_p
             first = until(lambda: read() > before and read(), "more IO")
         run_in(job, FORKS, 2).communicate()  # while no exporter runs
         client = client_of(tmp_path / "socket")
-        exact = counters(client, [job]).process_io[job.stat().st_ino][2]
+        exact = counters(client, [job]).process_io[cgroup(job)][2]
         with jobs_collector(tmp_path, [job]) as collector:
             until(lambda: read() == exact, "all IO")
             assert exact > first

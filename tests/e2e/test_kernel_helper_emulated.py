@@ -10,8 +10,8 @@ pytestmark = pytest.mark.e2e
 
 # These tests load the programs on cgroup v1 and v2, and check what they count and leave behind.
 TESTS = (
-    "agree or exact or traffic or parents or exclusive or rest_while or killed or namespace "
-    "or without_bpf"
+    "agree or exact or traffic or ids or later_job or parents or exclusive or rest_while or killed "
+    "or namespace or without_bpf"
 )
 PYTEST = "pytest -q -n 0 -rs -p no:cacheprovider -m e2e tests/e2e/test_kernel_helper.py"
 MESSAGES = ("CONFIG_DEBUG_INFO_BTF", "CONFIG_BPF_SYSCALL", "has no")

@@ -28,6 +28,7 @@ class ContinuedCounters:
     instance: str = ""  # the helper whose counters the offsets belong to; "": none so far
     offsets: Sequence[float] = ()
     shown: Sequence[float] = ()
+    updated_at: float = float("-inf")  # monotonic seconds
 
     def update(self, instance: str, values: Sequence[float]) -> bool:
         """Show new values; False if the helper is another one than before."""
@@ -59,7 +60,8 @@ class KernelState:
     cgroups: dict[str, int] = field(default_factory=dict)  # directory → id, also of removed ones
     io: ContinuedCounters = field(default_factory=ContinuedCounters)
     sockets: ContinuedCounters = field(default_factory=ContinuedCounters)
-    updated_at: float = float("-inf")  # monotonic seconds
+    updated_at: float = float("-inf")  # monotonic seconds, of the last answer
+    begun_by: str = ""  # the helper whose beginning is known to be before or after the job's
 
 
 class KernelCounters:
@@ -93,25 +95,31 @@ class KernelCounters:
         has_io = self._answer is not None and self._answer.process_io is not None
         self.counts_io = self._wanted[0] and has_io
 
-    def update(self, state: KernelState) -> bool:
-        """Take a job's counters from the last answer; False if the helper was restarted."""
+    def update(self, state: KernelState) -> str:
+        """Take a job's counters from the last answer; why something is missing in them, or ""."""
         answer = self._answer
         if answer is None or state.updated_at == self._read_at or not state.cgroups:
-            return True
+            return ""
         state.updated_at = self._read_at
-        is_same = True
-        ids = state.cgroups.values()
-        network = answer.network or {}
+        gap = ""
+        cgroups = state.cgroups.items()
+        if state.begun_by != answer.instance and self._wanted[1]:
+            state.begun_by = answer.instance
+            gap = "" if answer.earlier.isdisjoint(cgroups) else "helper_late"
+        io, network = answer.process_io or {}, answer.network or {}
+        known = [io[each] for each in cgroups if each in io]
+        traffic = [network[each] for each in cgroups if each in network]
         # Without loopback, as in a network namespace.
-        wires = {each: network[each][0] for each in ids if each in network}
-        for wanted, counted, counters in zip(
-            self._wanted, (answer.process_io, wires), (state.io, state.sockets), strict=True
+        wires = [] if None in traffic else [each[0] for each in traffic if each is not None]
+        for wanted, values, counters in zip(
+            self._wanted, (known, wires), (state.io, state.sockets), strict=True
         ):
-            values = [counted[each] for each in ids if each in counted] if counted else []
             if wanted and values:
                 sums = [float(sum(column)) for column in zip(*values, strict=True)]
-                is_same &= counters.update(answer.instance, sums)
-        return is_same
+                counters.updated_at = self._read_at
+                if not counters.update(answer.instance, sums):
+                    gap = "helper_restarted"
+        return gap
 
     def is_final(self, job: Job, state: KernelState) -> bool:
         """Whether the counters of an ended job were read after its end, or cannot be."""
@@ -120,12 +128,12 @@ class KernelCounters:
 
     def interfaces(self, state: KernelState) -> Mapping[str, Interface] | None:
         """The traffic of the job's sockets; a socket has no errors and drops of its own."""
-        shown = self.shown(state, state.sockets)
+        shown = self.shown(state.sockets)
         if shown is None:
             return None
         return {SOCKETS: Interface(shown[0], shown[1], None, None, shown[2], shown[3], None, None)}
 
-    def shown(self, state: KernelState, counters: ContinuedCounters) -> Sequence[float] | None:
-        """The numbers of `state.io` or `state.sockets`; None if they are not counted."""
-        is_fresh = self._host.monotonic() - state.updated_at < _KEPT_SECONDS
+    def shown(self, counters: ContinuedCounters) -> Sequence[float] | None:
+        """The numbers of a job's counters; None if they are not counted."""
+        is_fresh = self._host.monotonic() - counters.updated_at < _KEPT_SECONDS
         return counters.shown if is_fresh and counters.instance and counters.shown else None

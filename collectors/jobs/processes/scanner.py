@@ -285,11 +285,11 @@ class ProcessScanner:
         if not counted.instance and job.last_scan is not None:
             before = job.last_scan.processes  # the helper's numbers go on from these
             counted.shown = [getattr(before, name) or 0.0 for name in ProcessCounters._fields[2:]]
-        if not self._kernel.update(state.kernel):
-            self._errors.count("helper_restarted")
+        if gap := self._kernel.update(state.kernel):
+            self._errors.count(gap)
         if not counted.instance:
             return sums
-        io = self._kernel.shown(state.kernel, state.kernel.io) or (None,) * 4
+        io = self._kernel.shown(state.kernel.io) or (None,) * 4
         return ProcessCounters(*(sums or (0.0, 0.0))[:2], *io)
 
     def _count_ended(self, job: Job, state: JobScanState) -> None:

@@ -20,6 +20,7 @@ from collectors.jobs.processes.kernel_counters import (
     KernelCounters,
     KernelState,
 )
+from collectors.kernel.client import HelperClient
 
 USED = st.lists(st.tuples(st.integers(0, 1000), st.sampled_from(["go on", "restart", "reload"])))
 
@@ -55,16 +56,25 @@ def test_what_proc_has_told_before_the_helper_is_not_added_again():
 class FixedCounters:
     """Answers as the helper does where only the network is counted."""
 
+    instance = "a"
+    traffic = ((10, 1, 20, 2), (99, 9, 99, 9))
+
     def answer(self, request):
         (ids,) = request["jobs"].values()
-        traffic = {each: [[10, 1, 20, 2], [99, 9, 99, 9]] for each in ids}
-        return {"instance": "a", "process-io": None, "network": traffic, "problems": {}}
+        numbers = {"process-io": None, "network": [self.traffic] * len(ids)}
+        earlier = [] if self.traffic else [0]
+        return {"instance": self.instance, "numbers": numbers, "problems": {}, "earlier": earlier}
 
 
 @pytest.fixture
-def helper_socket(tmp_path):
+def answers():
+    return FixedCounters()
+
+
+@pytest.fixture
+def helper_socket(tmp_path, answers):
     (listener,) = open_listeners((f"unix:{tmp_path}/socket",))
-    thread = threading.Thread(target=serve, args=(listener, FixedCounters(), str(tmp_path)))
+    thread = threading.Thread(target=serve, args=(listener, answers, str(tmp_path)))
     thread.start()
     yield str(tmp_path / "socket")
     listener.shutdown(socket.SHUT_RDWR)
@@ -86,8 +96,33 @@ def test_traffic_of_sockets_has_bytes_and_no_errors(helper_socket, tmp_path):
     ((name, received),) = NETWORK_RECEIVE_BYTES.read(reading).items()
     assert (name, NETWORK_RECEIVE_BYTES.read_each(received)) == (SOCKETS, 10)
     assert NETWORK_RECEIVE_ERRORS.read_each(received) is None
-    assert counted.shown(state, state.io) is None
+    assert counted.shown(state.io) is None
     assert not counted.counts_io
+
+
+def test_traffic_that_the_helper_cannot_tell_is_absent_and_counted(
+    helper_socket, tmp_path, answers
+):
+    """A job of cgroup v1 that was counted by an earlier helper keeps its figure for a minute."""
+    seconds = [1000.0]
+    host = Host(helper=helper_socket, cgroupfs=str(tmp_path), monotonic=lambda: seconds[0])
+    counted = KernelCounters(host, io=True, network=True)
+    state = KernelState({f"{tmp_path}/job": 7})
+    gaps = []
+    for answers.instance, answers.traffic in (("a", FixedCounters.traffic), ("b", None)):
+        for _ in range(2):
+            seconds[0] += 31
+            counted.refresh([state], has_ended=False)
+            gaps.append(counted.update(state))
+            is_shown = counted.interfaces(state) is not None
+            assert is_shown is (gaps[2:] in ([], ["helper_late"]))
+    assert gaps == ["", "", "helper_late", ""]
+
+
+def test_a_helper_of_another_version_is_as_none(helper_socket, tmp_path, answers, monkeypatch):
+    monkeypatch.setattr(answers, "answer", lambda request: {"instance": "a", "network": {"7": []}})
+    client = HelperClient(Host(helper=helper_socket, cgroupfs=str(tmp_path)))
+    assert client.job_counters([(f"{tmp_path}/job", 7)]) is None
 
 
 def test_taking_a_job_s_counters_costs_the_same_however_many_jobs_there_are(
