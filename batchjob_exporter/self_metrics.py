@@ -12,7 +12,7 @@ import resource
 from collections.abc import Callable
 
 import batchjob
-from collectors.jobs.cgroups.reader import read_path
+from collectors.host import read_path
 from collectors.jobs.processes.proc import read_boot_time
 from collectors.metric import NO_LABELS, Metric, MetricFamily, labels
 

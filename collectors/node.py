@@ -7,7 +7,7 @@ import os
 from typing import NamedTuple
 
 from collectors.collector import Collector, CollectorModule, NoOptions
-from collectors.host import Host
+from collectors.host import Host, read_path
 from collectors.metric import NO_LABELS, Labels, Metric, MetricFamily, labels
 
 # The columns of a `cpu` line. guest and guest_nice follow, and are included in user and nice.
@@ -71,8 +71,7 @@ class NodeCollector(Collector):
 
 def read_stat(procfs: str) -> CpuTimes:
     """Read /proc/stat once. Raises OSError, and ValueError for an unexpected format."""
-    with open(f"{procfs}/stat", "rb") as file:
-        return parse_stat(file.read(), os.sysconf("SC_CLK_TCK"))
+    return parse_stat(read_path(f"{procfs}/stat"), os.sysconf("SC_CLK_TCK"))
 
 
 def parse_stat(text: bytes, ticks_per_second: int) -> CpuTimes:
@@ -94,8 +93,7 @@ def parse_stat(text: bytes, ticks_per_second: int) -> CpuTimes:
 
 def read_memory(procfs: str) -> Memory:
     """Read /proc/meminfo once. Raises OSError, and ValueError for an unexpected format."""
-    with open(f"{procfs}/meminfo", "rb") as file:
-        return parse_meminfo(file.read())
+    return parse_meminfo(read_path(f"{procfs}/meminfo"))
 
 
 def parse_meminfo(text: bytes) -> Memory:

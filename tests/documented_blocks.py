@@ -106,6 +106,7 @@ RUNS: Mapping[str, Mapping[str, BlockRun]] = {
         "export PGPASSWORD=": _CLUSTER,
         "runuser -u batchjob -- batchjob_stats_db": _CLUSTER,
     },
+    "docs/file_systems.md": {"lctl set_param -P jobid_var=": _needs("a Lustre file system")},
     "docs/guide/proxy.md": {"openssl rand -hex 32": _PACKAGES},
     "docs/guide/upgrade.md": {
         "systemctl stop batchjob_stats_db": _CLUSTER,

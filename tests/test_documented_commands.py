@@ -42,7 +42,7 @@ OTHER_PROGRAMS = {
     "ansible-playbook", "apt", "apt-ftparchive", "cd", "cosign", "cp", "curl", "dnf", "done",
     "dpkg-scanpackages", "echo", "export", "fi", "for", "git", "gpg",
     "grafana", "groupadd", "gzip", "helm", "htpasswd", "if", "install", "jq", "kubectl",
-    "lint-imports", "loginctl", "minisign", "mkdir", "modprobe", "mv", "mypy", "openssl",
+    "lctl", "lint-imports", "loginctl", "minisign", "mkdir", "modprobe", "mv", "mypy", "openssl",
     "pgloader", "pip", "podman", "promtool", "pytest", "python", "python3", "python3.11", "qmgr",
     "rclone", "ruff", "scontrol", "sed", "sha256sum", "sphinx-build", "systemctl", "systemd-run",
     "twine", "udevadm", "usermod", "vector", "victoria-metrics", "vmagent", "zcat",
@@ -159,10 +159,10 @@ def test_configurations_are_accepted(block, tmp_path):
     raise AssertionError(f"{block.page}:{block.line}: no reader for {sorted(keys)}")
 
 
-def _check_with_promtool(path):
+def _check_with_promtool(path, *what):
     if shutil.which("promtool") is None:
         pytest.skip("not installed: promtool")
-    command = ["promtool", "check", "config", "--syntax-only", str(path)]
+    command = ["promtool", "check", *(what or ("config", "--syntax-only")), str(path)]
     subprocess.run(command, check=True, capture_output=True)
 
 
@@ -185,6 +185,7 @@ def _is_exporter_configuration(page, keys):
 READERS = (
     (_is_exporter_configuration, lambda path: exporter_settings([f"--config.file={path}"])),
     (lambda _, keys: keys & {"scrape_configs", "rule_files"}, _check_with_promtool),
+    (lambda _, keys: keys == {"groups"}, lambda path: _check_with_promtool(path, "rules")),
     (lambda _, keys: {"apiVersion", "kind"} <= keys, _check_kubernetes_manifests),
     (lambda _, keys: "clusterName" in keys, _check_helm_values),
     (lambda _, keys: "tls_server_config" in keys, lambda path: web_config(str(path))),

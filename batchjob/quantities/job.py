@@ -14,7 +14,7 @@ from batchjob.quantities.quantity import (
     Unit,
     job_metric,
 )
-from batchjob.quantities.reading import DeviceIO, Interface, JobReading
+from batchjob.quantities.reading import DeviceIO, FileSystemIO, Interface, JobReading
 
 METRIC_GROUPS: Mapping[MetricGroup, str] = {
     "cpu": "CPU time and CPUs allocated",
@@ -28,6 +28,7 @@ METRIC_GROUPS: Mapping[MetricGroup, str] = {
     "processes": "processes, threads and their limit",
     "open-files": "open files",
     "network": "traffic of jobs that have their own network namespace, or with batchjob_helper",
+    "file-systems": "bytes and operations on NFS and Lustre of jobs that are alone on a node",
 }
 DEFAULT_METRIC_GROUPS: tuple[MetricGroup, ...] = (
     "cpu", "memory", "faults", "pressure", "io", "process-io", "processes", "network",
@@ -35,6 +36,7 @@ DEFAULT_METRIC_GROUPS: tuple[MetricGroup, ...] = (
 
 IO = SampleGroup("io", ("device",), "io_")
 NETWORK = SampleGroup("network", ("device",), "network_")
+FILE_SYSTEMS = SampleGroup("file_systems", ("type",), "file_system_")
 
 _Read = Callable[[JobReading], float | None]
 
@@ -75,6 +77,21 @@ def _by_interface(
     metric = job_metric(name, "counter", unit, "network", help, labels=NETWORK.labels)
     return Quantity(
         name, metric, lambda job: job.processes.network, group=NETWORK, read_each=read_each
+    )
+
+
+def _by_file_system(
+    name: str, unit: Unit, read_each: Callable[[FileSystemIO], float], help: str
+) -> Quantity:
+    note = (
+        "counted while the job was alone on the node, with what the node's own services did. "
+        "Absent while there is another job, for both"
+    )
+    metric = job_metric(
+        name, "counter", unit, "file-systems", f"{help}, {note}.", labels=FILE_SYSTEMS.labels
+    )
+    return Quantity(
+        name, metric, lambda job: job.file_systems, group=FILE_SYSTEMS, read_each=read_each
     )
 
 
@@ -226,6 +243,13 @@ NETWORK_TRANSMIT_ERRORS = _by_interface("network_transmit_errors", "count",
     lambda each: each.transmit_errors, "Errors sent")
 NETWORK_TRANSMIT_DROPS = _by_interface("network_transmit_drops", "count",
     lambda each: each.transmit_drops, "Drops sent")
+
+FILE_SYSTEM_READ_BYTES = _by_file_system("file_system_read_bytes", "bytes",
+    lambda each: each.read_bytes, "Bytes received from NFS servers, or of read calls on Lustre")
+FILE_SYSTEM_WRITTEN_BYTES = _by_file_system("file_system_written_bytes", "bytes",
+    lambda each: each.written_bytes, "Bytes sent to NFS servers, or of write calls on Lustre")
+FILE_SYSTEM_OPERATIONS = _by_file_system("file_system_operations", "count",
+    lambda each: each.operations, "Requests to NFS servers, or calls on Lustre")
 
 # fmt: on
 

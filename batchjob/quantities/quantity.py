@@ -26,7 +26,7 @@ Unit = Literal[
 ]
 MetricGroup = Literal[
     "", "cpu", "throttling", "memory", "memory-detail", "faults", "pressure", "io", "process-io",
-    "processes", "open-files", "network",
+    "processes", "open-files", "network", "file-systems",
 ]  # fmt: skip
 """What switches a metric on (`collector.jobs.metrics`); "": always on, or not a job's metric."""
 

@@ -27,6 +27,14 @@ class Interface(NamedTuple):
     transmit_drops: float | None
 
 
+class FileSystemIO(NamedTuple):
+    """Bytes and operations on all mounts of one type of file system."""
+
+    read_bytes: float
+    written_bytes: float
+    operations: float
+
+
 class CgroupKey(NamedTuple):
     """Where a version of cgroups has a number: the line `key` of a file, or its only one for ""."""
 
@@ -151,6 +159,7 @@ class JobReading(NamedTuple):
     minor_faults: float | None
     cgroup: CgroupReading
     processes: ProcessReading
+    file_systems: Mapping[str, FileSystemIO] | None = None  # None: not alone on the node
 
 
 def job_reading(

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 from batchjob.quantities.energy import EMISSIONS_GROUP, ENERGY_GROUP, ENERGY_QUANTITIES
 from batchjob.quantities.gpu import GPU_NAMES, GPU_QUANTITIES, GPUS
-from batchjob.quantities.job import END_TIME, IO, JOB_QUANTITIES, NETWORK
+from batchjob.quantities.job import END_TIME, FILE_SYSTEMS, IO, JOB_QUANTITIES, NETWORK
 from batchjob.quantities.quantity import Quantity, SampleGroup
 
 QUANTITIES: tuple[Quantity, ...] = (*JOB_QUANTITIES, *GPU_QUANTITIES, *ENERGY_QUANTITIES)
 SAMPLE_GROUPS: Mapping[str, SampleGroup] = {
-    group.name: group for group in (IO, NETWORK, GPUS, GPU_NAMES, ENERGY_GROUP, EMISSIONS_GROUP)
+    group.name: group
+    for group in (IO, NETWORK, FILE_SYSTEMS, GPUS, GPU_NAMES, ENERGY_GROUP, EMISSIONS_GROUP)
 }
 BY_NAME: Mapping[str, Quantity] = {quantity.name: quantity for quantity in QUANTITIES}
 BY_NAME_IN_GROUP: Mapping[tuple[str, str], Quantity] = {

@@ -68,7 +68,7 @@ complete -c batchjob -n '_shtab_batchjob_using up' -l data -xka "(__fish_complet
 complete -c batchjob -n '_shtab_batchjob_using up' -l demo -l no-demo -d 'Start a few jobs of different kinds, and show a generated cluster beside them. (default: off)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l interval -x -d 'Interval between samples of this machine'"'"'s own runs. (default: 3s)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l scheduler-interval -x -d 'Interval between questions to the scheduler about its jobs. (default: 30s)'
-complete -c batchjob -n '_shtab_batchjob_using up' -l metrics -x -d 'Group of metrics to record in addition to the default ones: throttling, memory-detail, open-files; or all. (default: none)'
+complete -c batchjob -n '_shtab_batchjob_using up' -l metrics -x -d 'Group of metrics to record in addition to the default ones: throttling, memory-detail, open-files, file-systems; or all. (default: none)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l listen-address -x -d 'Address of the web pages and the API; if only the default'"'"'s port is taken, the next free one. (default: 127.0.0.1:10912)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l exporter-address -x -d 'Address on which Prometheus may scrape this machine with the token, HOST:PORT or unix:/PATH; default: none.'
 complete -c batchjob -n '_shtab_batchjob_using up' -l runs.remote -l no-runs.remote -d 'Let admins start, stop and delete runs over the API, with the rights of the user who started this program. (default: off)'

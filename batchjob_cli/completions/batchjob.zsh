@@ -369,7 +369,7 @@ _shtab_batchjob_up_options=(
   {--demo,--no-demo}"[Start a few jobs of different kinds, and show a generated cluster beside them. (default\: off)]"
   "--interval[Interval between samples of this machine\'s own runs. (default\: 3s)]:DURATION:"
   "--scheduler-interval[Interval between questions to the scheduler about its jobs. (default\: 30s)]:DURATION:"
-  "*--metrics[Group of metrics to record in addition to the default ones\: throttling, memory-detail, open-files\; or all. (default\: none)]:GROUP:"
+  "*--metrics[Group of metrics to record in addition to the default ones\: throttling, memory-detail, open-files, file-systems\; or all. (default\: none)]:GROUP:"
   "--listen-address[Address of the web pages and the API\; if only the default\'s port is taken, the next free one. (default\: 127.0.0.1\:10912)]:HOST:PORT:"
   "--exporter-address[Address on which Prometheus may scrape this machine with the token, HOST\:PORT or unix\:\/PATH\; default\: none.]:ADDRESS:"
   {--runs.remote,--no-runs.remote}"[Let admins start, stop and delete runs over the API, with the rights of the user who started this program. (default\: off)]"

@@ -20,7 +20,7 @@ from batchjob.schedulers.layout import LayoutMatch
 from batchjob_cli.run import limits as limiting
 from batchjob_cli.run.limits import CgroupError, RunLimits
 from batchjob_cli.run.process_tree import signal_all
-from collectors.host import Host
+from collectors.host import Host, read_path
 from collectors.jobs.cgroups import reader, v1, v2
 from collectors.jobs.cgroups.formats import DeviceNames
 from collectors.jobs.cgroups.job_cgroup import CgroupFiles, JobCgroup
@@ -253,7 +253,7 @@ def _parent_candidates(root: str, host: Host) -> Iterator[str]:
     """
     if os.geteuid() == 0:
         yield root
-    lines = reader.read_path(f"{host.procfs}/self/cgroup").decode().splitlines()
+    lines = read_path(f"{host.procfs}/self/cgroup").decode().splitlines()
     own = next((line[3:] for line in lines if line.startswith("0::")), "/")
     path = os.path.normpath(f"{root}/{own}")
     while path.startswith(root + "/"):
@@ -278,7 +278,7 @@ def _create_directory(parent: str, jobid: str) -> set[str]:
             if attempt == _MAX_ATTEMPTS - 1:
                 raise
     try:
-        return set(reader.read_path(f"{path}/cgroup.controllers").decode().split())
+        return set(read_path(f"{path}/cgroup.controllers").decode().split())
     except OSError:
         return set()  # v1
 
@@ -288,7 +288,7 @@ def _enable_controllers(directory: str) -> None:
     control = f"{directory}/cgroup.subtree_control"
     if not os.path.exists(control):
         return
-    on = set(reader.read_path(control).decode().split())
+    on = set(read_path(control).decode().split())
     for controller in _V2:
         if controller not in on:
             with contextlib.suppress(OSError):

@@ -247,7 +247,10 @@ class JobsCollector(Collector):
         if cgroup.cpu_user_seconds is None and not job.is_counted_by_processes(now.monotonic):
             processes = processes._replace(cpu_user_seconds=None, cpu_system_seconds=None)
         started_at = _epoch(job.started or job.appeared)
-        return job_reading(started_at, _epoch(job.ended), cgroup, processes)
+        reading = job_reading(started_at, _epoch(job.ended), cgroup, processes)
+        if job.file_systems and not job.shares_file_systems:
+            return reading._replace(file_systems=job.file_systems)
+        return reading
 
     def _own_families(self) -> list[MetricFamily]:
         ignored = dict.fromkeys(IGNORED_REASONS, 0)

@@ -104,22 +104,18 @@ class Helper:
                 if problem:
                     problems[feature] = problem
         self._forget({job for counted in found.values() for job in counted}, now)
+        for job in self._earlier:
+            if job[0].controller:  # on v1, sockets that are older than the programs are nobody's
+                found["network"][job] = None
         numbers = {
-            feature: None
-            if feature in problems
-            else [found[feature].get(job, nothing) for job in asked]
-            for feature, nothing in _NOTHING.items()
+            feature: [counted.get(job, _NOTHING[feature]) for job in asked]
+            for feature, counted in found.items()
         }
-        earlier = [index for index, job in enumerate(asked) if job in self._earlier]
-        for index in earlier:
-            # On v1, sockets that are older than the programs belong to no job.
-            if asked[index][0].controller and numbers["network"]:
-                numbers["network"][index] = None
         return {
             "instance": self._instance,
             "problems": problems,
-            "numbers": numbers,
-            "earlier": earlier,
+            "numbers": numbers | dict.fromkeys(problems),
+            "earlier": [index for index, job in enumerate(asked) if job in self._earlier],
         }
 
     def _last_problem(self, feature: str, tree: JobTree) -> str:
@@ -179,7 +175,9 @@ class Helper:
     def _note_earlier(self, tree: JobTree, top: tuple[str, ...], depth: int) -> None:
         """Note the jobs that are there now: what they sent before is not known."""
         with self._open(top) as directory:
-            self._earlier |= {(tree, job) for job in _directories(directory, depth)}
+            for name in glob.iglob("*/" * depth, dir_fd=directory, include_hidden=True):
+                with contextlib.suppress(FileNotFoundError):
+                    self._earlier.add((tree, os.stat(name, dir_fd=directory).st_ino))
 
     def _kernel_types(self) -> KernelTypes:
         if self._types is None:
@@ -249,22 +247,6 @@ def _root(places: Iterable[_Place], tree: JobTree) -> tuple[str, ...]:
     """The path of the root of a tree's hierarchy."""
     parts = next(parts for parts, of_place in places if of_place == tree)
     return parts[: len(parts) + 1 - tree.level]
-
-
-def _directories(directory: int, depth: int) -> Iterator[int]:
-    """The inodes of the directories at a depth below a directory."""
-    with os.scandir(directory) as entries:
-        found = [each for each in entries if each.is_dir(follow_symlinks=False)]
-    if depth == 1:
-        yield from (each.inode() for each in found)
-        return
-    for each in found:
-        with contextlib.suppress(FileNotFoundError):
-            below = os.open(each.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)
-            try:
-                yield from _directories(below, depth - 1)
-            finally:
-                os.close(below)
 
 
 def _try_devices() -> None:

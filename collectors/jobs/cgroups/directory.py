@@ -12,6 +12,7 @@ from itertools import compress, count, repeat
 from operator import ne
 from typing import Any
 
+from collectors.host import MAX_RECORD_BYTES, read_path, read_rest
 from collectors.jobs.cgroups import reader, v2
 from collectors.jobs.cgroups.formats import CgroupFile
 
@@ -143,10 +144,10 @@ class OpenCgroupFile:
     def complete(self, data: bytes | OSError) -> bytes:
         """The whole text after a read that failed, or may have left a remainder. Raises OSError."""
         if self.descriptor < 0:
-            return reader.read_path(f"{self.directory.path}/{self.source.file}")
+            return read_path(f"{self.directory.path}/{self.source.file}")
         if isinstance(data, OSError):
             raise data
-        data = reader.read_rest(self.descriptor, data, self.buffer_bytes)
+        data = read_rest(self.descriptor, data, self.buffer_bytes)
         self.buffer_bytes = 2 * len(data)
         return data
 
@@ -212,7 +213,7 @@ class FileReader:
             try:
                 if (
                     isinstance(data, OSError)
-                    or len(data) > self._buffer_sizes[index] - reader.MAX_RECORD_BYTES
+                    or len(data) > self._buffer_sizes[index] - MAX_RECORD_BYTES
                 ):
                     data = file.complete(data)
                     self._buffer_sizes[index] = file.buffer_bytes

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from batchjob.quantities.reading import EMPTY_CGROUP_READING, CgroupReading
 from batchjob.schedulers.layout import LayoutMatch
+from collectors.host import read_path
 from collectors.jobs.cgroups import v1 as cgroup1
 from collectors.jobs.cgroups.directory import CgroupDirectory, FileReader
 from collectors.jobs.cgroups.formats import GAUGE_FIELDS, CgroupFile, RawValues, allocated_cpus
 from collectors.jobs.cgroups.kernel_log import KernelLog
 from collectors.jobs.cgroups.mounts import Hierarchy
-from collectors.jobs.cgroups.reader import ReadErrors, descendants, is_gone, read_path
+from collectors.jobs.cgroups.reader import ReadErrors, descendants, is_gone
 
 # Limits and CPU sets are changed by administrators and schedulers, not by the job's work. Missing
 # files may appear later, when a controller is enabled by hand.

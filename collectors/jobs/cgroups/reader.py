@@ -6,10 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-_PAGE_BYTES = 4096
-MAX_RECORD_BYTES = 24  # bytes; longer than a line of cgroup.procs
-# Bytes; cgroup.procs, the longest file, can list 500,000 processes in this size.
-_MAX_FILE_BYTES = 4 << 20
+from collectors.host import read_path
 
 
 def is_gone(error: OSError) -> bool:
@@ -19,9 +16,9 @@ def is_gone(error: OSError) -> bool:
 
 # All reasons that are counted, from 0 on, so that an increase includes the first error.
 _REASONS = (
-    "container_state", "denied", "descriptors", "directories", "ended_unseen", "helper_restarted",
-    "interfaces", "malformed", "namespace", "other", "processes", "stuck", "unsupported",
-    "untrusted", "watch",
+    "container_state", "denied", "descriptors", "directories", "ended_unseen", "helper_late",
+    "helper_restarted", "interfaces", "malformed", "namespace", "other", "processes", "stuck",
+    "unsupported", "untrusted", "watch",
 )  # fmt: skip
 
 
@@ -52,41 +49,6 @@ class ReadErrors:
     def counts(self) -> dict[str, int]:
         with self._lock:
             return dict(self._counts)
-
-
-def read_rest(descriptor: int, data: bytes, buffer_bytes: int) -> bytes:
-    """The whole file that begins with `data`, the result of a read of `buffer_bytes`.
-
-    A read that falls a few bytes short may not be the last one: of a list such as cgroup.procs, the
-    kernel returns whole records (filesystems/seq_file.rst). Raises OSError if it is too large.
-    """
-    if len(data) < buffer_bytes - MAX_RECORD_BYTES:
-        return data
-    parts, offset = [data], len(data)
-    while part := os.pread(descriptor, 16 * _PAGE_BYTES, offset):
-        parts.append(part)
-        offset += len(part)
-        if offset > _MAX_FILE_BYTES:
-            raise OSError(errno.EFBIG, f"larger than {_MAX_FILE_BYTES} bytes")
-    return b"".join(parts)
-
-
-def read_path(path: str) -> bytes:
-    """The whole file, opened and closed. Raises OSError, also for a file larger than 4 MiB."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return read_rest(descriptor, os.pread(descriptor, _PAGE_BYTES, 0), _PAGE_BYTES)
-    finally:
-        os.close(descriptor)
-
-
-def read_head(path: str, size: int) -> bytes:
-    """The first `size` bytes of a file whose length another user controls. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.pread(descriptor, size, 0)
-    finally:
-        os.close(descriptor)
 
 
 def child_names(path: str, unreadable: Callable[[OSError], object] = lambda _: None) -> list[str]:

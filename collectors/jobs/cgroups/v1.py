@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from batchjob.quantities.reading import DeviceIO
+from collectors.host import read_path
 from collectors.jobs.cgroups import formats
-from collectors.jobs.cgroups.reader import read_path
 
 _NO_LIMIT = 2**62  # memory.txt: "no limit" is LONG_MAX rounded down to the page size, which varies
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

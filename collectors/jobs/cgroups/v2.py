@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 from batchjob.quantities.reading import DeviceIO
+from collectors.host import read_path
 from collectors.jobs.cgroups.formats import (
     CgroupFile,
     DeviceNames,
@@ -16,7 +17,6 @@ from collectors.jobs.cgroups.formats import (
     parse_uint64,
     single_field,
 )
-from collectors.jobs.cgroups.reader import read_path
 
 _FIELDS = fields_by_file(2)
 LIMIT_FIELD = single_field(_FIELDS["memory.max"])

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from batchjob.quantities.reading import Interface
+from collectors.host import read_head, read_path
 from collectors.jobs.cgroups.formats import parse_uint64
-from collectors.jobs.cgroups.reader import read_head, read_path
 
 _PAGE_BYTES = 4096  # stat, io and the beginning of status are far shorter
 _MAX_ENVIRON_BYTES = 128 << 10

@@ -15,6 +15,7 @@ from batchjob.runtime.log import LogOnce
 from batchjob.schedulers import registry
 from collectors.host import Host
 from collectors.jobs.cgroups.reader import ReadErrors
+from collectors.jobs.file_systems import FileSystemCounters
 from collectors.jobs.processes import identifier, proc
 from collectors.jobs.processes.exits import ExitWatcher
 from collectors.jobs.processes.kernel_counters import KernelCounters
@@ -60,6 +61,7 @@ class ProcessScanner:
         self._exits = exits
         self._errors = errors
         self._reader = SnapshotReader(host, errors, self._wants_io)
+        self._file_systems = FileSystemCounters(host)
         self._kernel = KernelCounters(host, self._wants_io, "network" in self._groups)
         self._identifier = identifier.JobIdentifier(
             self._reader, names, errors, options.name, options.container_directories
@@ -153,6 +155,8 @@ class ProcessScanner:
                 self._states[job].has_exits = True
         if self._kernel.answered or os.path.exists(self._host.helper):
             self._read_kernel_counters(jobs)
+        if "file-systems" in self._groups:
+            self._read_file_systems(jobs)
         pauses = []
         for job in jobs:
             state = self._states.setdefault(job, JobScanState(self._host.monotonic()))
@@ -183,6 +187,13 @@ class ProcessScanner:
             has_ended |= job.ended is not None and not self._kernel.is_final(job, state.kernel)
         self._kernel.refresh([state.kernel for state in self._states.values()], has_ended=has_ended)
         self._reader.io = self._wants_io and not self._kernel.counts_io
+
+    def _read_file_systems(self, jobs: list[Job]) -> None:
+        try:
+            self._file_systems.update(jobs, are_all=not self._table.overflow)
+        except (OSError, ValueError) as error:
+            self._once.warning("file systems", "file systems are not counted: %s", error)
+            self._errors.count(error)
 
     def _run(self, generation: int) -> None:
         while not self._stopped and generation == self._generation:

@@ -9,6 +9,7 @@ from batchjob.quantities.reading import (
     EMPTY_CGROUP_READING,
     NO_PROCESS_READING,
     CgroupReading,
+    FileSystemIO,
     ProcessReading,
     keep_counters,
     sum_readings,
@@ -48,8 +49,8 @@ class ProcessRoot:
 class Job:
     """One job of this node, with all directories of its parts.
 
-    Directories and descriptors are protected by its lock. `reading` is the last one; `identity` and
-    `last_scan` are immutable values that the scanner's thread rebinds.
+    Directories and descriptors are protected by its lock. `reading` is the last one; `identity`,
+    `last_scan` and `file_systems` are immutable values that the scanner's thread rebinds.
     """
 
     layout_match: LayoutMatch
@@ -59,6 +60,8 @@ class Job:
     ended: Moment | None = None
     identity: JobIdentity | None = None
     last_scan: JobScan | None = None
+    file_systems: Mapping[str, FileSystemIO] = field(default_factory=dict)  # by type
+    shares_file_systems: bool = False  # now, or at its end
     ignored_reason: str | None = None  # why it is not exposed: conflict, untrusted
     delegated: bool = False
     """A part is in a tree delegated to a user, who can imitate any job there."""

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchjob.quantities.reading import CgroupReading
+from collectors.host import read_path
 from collectors.jobs.cgroups import v1, v2
 from collectors.jobs.cgroups.formats import (
     DeviceNames,
@@ -16,7 +17,7 @@ from collectors.jobs.cgroups.formats import (
     flat_keyed,
     single,
 )
-from collectors.jobs.cgroups.reader import ReadErrors, read_path
+from collectors.jobs.cgroups.reader import ReadErrors
 
 NAMES = DeviceNames("/nonexistent", ReadErrors())
 
