@@ -52,7 +52,7 @@ def main() -> None:
 
 def measure(version: str, metric: str, with_helper: bool) -> tuple[int, float | None]:
     """What a job did, and what the exporter shows of it."""
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name, contextlib.ExitStack() as opened:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name, contextlib.ExitStack() as opened:
         folder = Path(name)
         if with_helper:
             opened.enter_context(helper(folder))
