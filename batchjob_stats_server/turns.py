@@ -172,10 +172,6 @@ class Threads:
         # One thread never waits for the time series store.
         self._may_wait = threading.BoundedSemaphore(max(1, light.capacity() - 1))
 
-    def is_busy(self) -> bool:
-        """Whether short work is in progress for which other short work waits."""
-        return self._serial is not None and self._serial.locked()
-
     def connections(self) -> int:
         """Maximum number of connections to the database: one per thread, and for readiness."""
         return self.light.capacity() + self.heavy.capacity() + 1

@@ -8,8 +8,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 import pytest
 
 from batchjob_stats_db.database.engine import parse_url
+from batchjob_stats_server import turns
 from batchjob_stats_server.turns import plan_threads
-from tests.helpers.waiting import scaled, until
+from tests.helpers.waiting import scaled
 
 SQLITE, POSTGRESQL = (
     parse_url("sqlite:////var/lib/batchjob/jobs.db"),
@@ -52,23 +53,39 @@ def test_short_work_on_sqlite_is_serial(monkeypatch):
 
 
 def test_long_work_does_not_delay_short_work():
-    threads, released = plan_threads(SQLITE, 8), threading.Event()
+    threads, started, released = plan_threads(SQLITE, 8), threading.Event(), threading.Event()
+
+    def work():
+        started.set()
+        return released.wait(scaled(60))
+
     with ThreadPoolExecutor(1) as pool:
-        long_work = pool.submit(threads.run_short, lambda: released.wait(scaled(60)))
-        while not threads.is_busy():
-            time.sleep(0.001)
+        long_work = pool.submit(threads.run_short, work)
+        assert started.wait(scaled(60))
         assert threads.run_short(lambda: "done") == "done"
         assert not long_work.done()
         released.set()
         assert long_work.result()
-    assert not threads.is_busy()
 
 
-def test_failed_work_releases_its_turn():
+@pytest.fixture
+def run_in_turn(monkeypatch):
+    """Runs short work that waits for its turn however long that takes; False: it never came."""
+    monkeypatch.setattr(turns, "LONGEST_WAIT_SECONDS", scaled(10))
+
+    def run(threads):
+        begun = time.monotonic()
+        threads.run_short(lambda: None)
+        return time.monotonic() - begun < scaled(10)
+
+    return run
+
+
+def test_failed_work_releases_its_turn(run_in_turn):
     threads = plan_threads(SQLITE, 8)
     with pytest.raises(ZeroDivisionError):
         threads.run_short(lambda: 1 / 0)
-    assert not threads.is_busy()
+    assert run_in_turn(threads)
 
 
 def test_short_work_on_postgresql_is_concurrent():
@@ -108,20 +125,19 @@ def test_one_thread_does_not_wait_for_store():
     threads.wait_for_store([answer_soon()])
 
 
-def test_short_work_that_waits_for_store_gives_its_turn_to_others():
+def test_short_work_that_waits_for_store_gives_its_turn_to_others(run_in_turn):
     threads, answer, started = plan_threads(SQLITE, 8), Future(), threading.Event()
     threads.store_seconds = scaled(60)
 
     def work():
         started.set()
         threads.wait_for_store([answer])
-        return threads.is_busy()
 
     with ThreadPoolExecutor(1) as pool:
         request = pool.submit(threads.run_short, work)
-        started.wait(scaled(60))
-        until(lambda: not threads.is_busy(), "the turn of others")
+        assert started.wait(scaled(60))
+        assert run_in_turn(threads)
         assert not request.done()
         answer.set_result(None)
-        assert request.result(scaled(60)), "goes on without its turn"
-    assert not threads.is_busy()
+        request.result(scaled(60))
+    assert run_in_turn(threads)
