@@ -29,7 +29,7 @@ from batchjob.judgements import FAILED_STATES
 from batchjob.quantities.gpu import PROFILE_RATIOS
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0017"
+REVISION = "0018"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -168,8 +168,11 @@ job = _table(
     Index("ix_job_user_time", "cluster", "username", "start_time", "id"),
     Index("ix_job_account_time", "cluster", "account", "start_time", "id"),
     Index("ix_job_start_time", "cluster", "start_time", "id"),
-    Index("ix_job_end_time", "cluster", "end_time", "id"),
     has_rowid=True,
+)
+# Without those that have not ended, which look as rare in SQLite's statistics as those of a second.
+_partial_index(
+    "ix_job_end_time", job.c.end_time.is_not(None), job.c.cluster, job.c.end_time, job.c.id
 )
 _partial_index(
     "ix_job_unfinished", job.c.end_time.is_(None), job.c.cluster, job.c.state, job.c.username

@@ -1,15 +1,16 @@
 """Queries use the indexes that are made for them, in databases without statistics."""
 
-from contextlib import contextmanager
+import sqlite3
+from contextlib import closing, contextmanager
 
 import pytest
 import sqlalchemy as sa
 
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database.access import Access, ClusterLogin
+from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
 from batchjob_stats_db.database.engine import parse_url, reader_engine
 from batchjob_stats_db.queries.filters import Filter
-from batchjob_stats_db.queries.job_list import count_jobs
+from batchjob_stats_db.queries.job_list import count_jobs, list_jobs
 from batchjob_stats_db.queries.jobs import find_jobs, members_of
 from batchjob_stats_db.queries.operators import failures_by_node, failures_by_state
 from tests.batchjob_stats_server import example_site
@@ -66,3 +67,20 @@ def test_waiting_jobs_of_a_user_are_counted_without_the_ended_ones(planned):
     with planned() as (db, plans):
         count_jobs(db, CAROL, Filter(states=(JobState.PENDING,)))
         assert all("ix_job_unfinished (cluster=? AND state=? AND username=?)" in p for p in plans())
+
+
+@pytest.mark.parametrize("access", [EVERYTHING, CAROL], ids=["of everybody", "of a user"])
+@pytest.mark.parametrize(
+    "which",
+    [Filter(), Filter(running=True), Filter(states=(JobState.PENDING,))],
+    ids=["first page", "running", "waiting"],
+)
+def test_unfinished_jobs_are_listed_without_the_ended_ones(planned, tmp_path, access, which):
+    """Statistics say that there are few jobs without an end time, or a start time."""
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+        db.execute("ANALYZE")
+    with planned() as (db, plans):
+        list_jobs(db, access, which)
+        unfinished = next(plan for plan in plans() if "TEMP B-TREE" in plan)
+    assert "ix_job_unfinished (cluster=? AND state=?" in unfinished
+    assert ("username=?" in unfinished) == (access is CAROL)

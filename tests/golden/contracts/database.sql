@@ -635,7 +635,7 @@ CREATE INDEX ix_job_account_time ON job (cluster, account, start_time, id);
 
 CREATE INDEX ix_job_array_jobid ON job (cluster, array_jobid) WHERE array_jobid != '';
 
-CREATE INDEX ix_job_end_time ON job (cluster, end_time, id);
+CREATE INDEX ix_job_end_time ON job (cluster, end_time, id) WHERE end_time IS NOT NULL;
 
 CREATE INDEX ix_job_failed ON job (cluster, end_time, start_time, state, username) WHERE state IN ('FAILED', 'TIMEOUT', 'OUT_OF_MEMORY', 'NODE_FAIL', 'BOOT_FAIL', 'DEADLINE') AND start_time IS NOT NULL;
 
