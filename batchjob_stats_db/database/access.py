@@ -37,10 +37,6 @@ class Access(NamedTuple):
     everything: bool = False
     clusters: tuple[str, ...] = ()  # clusters on which all jobs may be seen
 
-    def needs_username(self) -> bool:
-        """Whether jobs must be filtered by user, so that tables without users cannot be read."""
-        return bool(self.users) and not self.everything
-
     def sees_all(self, cluster: str) -> bool:
         """Whether all jobs of the cluster may be seen."""
         return self.everything or cluster in self.clusters

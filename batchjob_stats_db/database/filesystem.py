@@ -27,13 +27,10 @@ def filesystem_type(path: str, mountinfo: str = "/proc/self/mountinfo") -> str:
             continue
         mount = _unescape(fields[4])
         # A later mount on the same mount point hides the earlier one, hence >=.
-        if _is_within(target, mount) and len(mount) >= len(longest_mount):
+        is_within = f"{target}/".startswith(mount.rstrip("/") + "/")
+        if is_within and len(mount) >= len(longest_mount):
             longest_mount, kind = mount, after.split(" ", 1)[0]
     return kind
-
-
-def _is_within(path: str, mount: str) -> bool:
-    return path == mount or path.startswith(mount.rstrip("/") + "/")
 
 
 def _unescape(field: str) -> str:

@@ -101,7 +101,7 @@ def _tables_to_read(
     sums: schema.Sums, access: Access, names: Collection[str], since: int, until: int
 ) -> list[_TablePeriod]:
     """The tables to read: of those with these columns, the ones with the fewest rows."""
-    if "username" in names or access.needs_username():
+    if "username" in names or (access.users and not access.everything):
         days, months = sums.by_user, sums.monthly_by_user
     elif "account" in names or not access.everything:
         days, months = sums.by_account, sums.monthly_by_account

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import NamedTuple
 
 from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesQuery, TimeSeries
@@ -24,10 +24,6 @@ def is_reset(before: float, after: float) -> bool:
     return after < before - _NOISE * abs(before)
 
 
-def is_unchanged(one: float, other: float) -> bool:
-    return abs(one - other) <= _NOISE * max(abs(one), abs(other))
-
-
 def own_samples(
     points: Sequence[tuple[float, float]], start: float, continues: bool = False
 ) -> Sequence[tuple[float, float]]:
@@ -41,10 +37,9 @@ def own_samples(
     own = [point for point in points if point[0] >= start]
     if continues:
         return list(_growth(own, carried or 0.0))
-    first = 0
-    while carried is not None and first < len(own) and is_unchanged(own[first][1], carried):
-        first += 1
-    return own[first:]
+    if carried is None:
+        return own
+    return list(dropwhile(lambda point: math.isclose(point[1], carried, rel_tol=_NOISE), own))
 
 
 def _growth(points: Sequence[tuple[float, float]], before: float) -> Iterator[tuple[float, float]]:

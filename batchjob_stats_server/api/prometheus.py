@@ -160,7 +160,8 @@ async def _answer(request: Request, path: str, kind: endpoints.PrometheusEndpoin
         principal, confinement = _identify(request, services, background_tasks)
         params = endpoints.parse_params(_read_pairs(request, body), kind.parameters)
         form, left_out = kind.form(params, confinement, services.clock(), _LIMITS)
-        if confinement.covers_all_users() or principal.token_creator:
+        covers_all_users = confinement.logins is None or confinement.whole_clusters
+        if covers_all_users or principal.token_creator:
             texts = [params["query"]] if "query" in params else params["match[]"]
             about = f" for {quote(' '.join(texts))}" if texts else ""
             log_action(principal, f"asked PromQL {path}{about}")

@@ -50,10 +50,6 @@ class Confinement(NamedTuple):
             )
         )
 
-    def covers_all_users(self) -> bool:
-        """Whether series of all users may be read, possibly of some clusters only."""
-        return self.logins is None or bool(self.whole_clusters)
-
     def clusters(self) -> list[str]:
         """Those on which the caller has a login."""
         return sorted({each.cluster for each in self.logins or ()})
