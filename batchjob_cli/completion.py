@@ -21,7 +21,6 @@ PROGRAMS = {
 
 
 def prepared(shell: str) -> Path:
-    """The file of the prepared script."""
     return Path(__file__).parent / "completions" / f"batchjob.{shell}"
 
 

@@ -34,7 +34,6 @@ _Series = tuple[str, Mapping[str, str], float]
 
 
 def run(arguments: list[str]) -> int:
-    """Print the lines; the exit status. Raises SettingsError."""
     parser = Parser(
         prog="batchjob epilog",
         description="Prints what this node's exporter has measured of a job up to now.",

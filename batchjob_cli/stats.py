@@ -77,7 +77,6 @@ def _total(key: str, sums: dict[str, Any], *, overall: bool) -> dict[str, Any]:
 
 
 def run(arguments: list[str]) -> int:
-    """Print totals; the exit status. Raises SettingsError."""
     parser = command_parser(
         "stats", f"Shows totals and success rates of jobs in the last {_DAYS} days."
     )

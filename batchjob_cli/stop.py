@@ -101,7 +101,6 @@ def end_run(data: Path, run: Run, grace: float, max_wait: float = math.inf) -> R
 
 
 def _request_stop(runs: Path, run: Run, grace: float) -> None:
-    """Leave a request and send SIGTERM."""
     try:
         stop_request.write(runs, run.jobid, grace)
         if not run_files.signal_supervisor(run, signal.SIGTERM):  # the run is just ending

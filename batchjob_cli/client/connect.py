@@ -61,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_window(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add --since and --until, for `window_parameters`."""
     parser.add_argument(
         "--since",
         type=past_time,
@@ -170,7 +169,6 @@ def command_parser(name: str, description: str) -> Parser:
 
 
 def window_parameters(given: argparse.Namespace) -> dict[str, Any]:
-    """The options --since and --until, where they were given, as parameters of the API."""
     times = {"since": given.since, "until": given.until}
     return {name: int(at) for name, at in times.items() if at is not None}
 

@@ -86,7 +86,6 @@ def format_table(
 def fit_columns(
     columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], max_width: int | None
 ) -> Mapping[int, int]:
-    """The displayed columns with their widths."""
     widths = [max((len(line[place]) for line in cells), default=0) for place in range(len(columns))]
     widths = [max(each, len(c.title)) for each, c in zip(widths, columns, strict=True)]
     shown_widths = dict(enumerate(widths))

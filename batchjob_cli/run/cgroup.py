@@ -126,7 +126,6 @@ class Cgroup:
         signal_all(self.processes, number)
 
     def owners(self) -> set[int]:
-        """The owners of its directories."""
         return {os.lstat(path).st_uid for path in self.directories}
 
     def remove(self) -> list[str]:

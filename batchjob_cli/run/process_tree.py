@@ -105,7 +105,6 @@ class ProcessTree:
         return set(found)
 
     def signal(self, number: int) -> None:
-        """Send a signal to every descendant."""
         signal_all(self.processes, number)
 
 

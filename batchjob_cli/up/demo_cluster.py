@@ -64,7 +64,6 @@ class DemoSource:
 
     @property
     def job_count(self) -> int:
-        """The number of jobs that have been submitted."""
         return len(self._known)
 
     def check(self) -> tuple[str, ...]:

@@ -41,7 +41,6 @@ _NodeStay = tuple[float, float, int, DemoJob]
 
 
 def with_nodes(services: Services, samples: Path, recording: Recording) -> Services:
-    """Add the series of the recorded nodes to the services."""
     services.readings.stop()
     pool = TimeSeriesPool([DemoHistory(samples, recording) for _ in range(_SIMULTANEOUS_QUERIES)])
     return services._replace(stores=pool, readings=ClusterReadings(pool, services.threads))

@@ -223,5 +223,4 @@ def gpu_watts(utilization: float) -> float:
 
 
 def uuid(node: str, gpu: int) -> str:
-    """The UUID of a GPU of a node."""
     return f"GPU-{node.encode().hex():0>8}-{gpu:04x}-4000-8000-000000000000"

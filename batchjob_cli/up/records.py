@@ -38,7 +38,6 @@ _LIVE_STATES = tuple(state.value for state in JobState if state.is_live)
 
 
 def database_url(data: Path) -> URL:
-    """The database in the data directory."""
     return parse_url(f"sqlite:///{data / 'jobs.db'}")
 
 

@@ -139,7 +139,6 @@ def job_key(row: JobValues) -> JobKey:
 
 
 def days_run(row: JobValues, now: int) -> range:
-    """The days on which the job ran."""
     return days_of(row[_START], row[_END] if row[_END] is not None else now)
 
 

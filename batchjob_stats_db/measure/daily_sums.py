@@ -49,7 +49,6 @@ Number = ColumnElement[Any]
 
 
 def add_runs(db: Connection, cluster: str, day: int, now: int) -> None:
-    """Add up the runs of a day by account and user."""
     parts = _runs_within_day(cluster, day, now)
     wanted = {schema.daily_usage: _usage_sums(parts, cluster, day)}
     # Without a provider of emission factors, there are none.

@@ -93,7 +93,6 @@ def due_days(db: Connection, cluster: str, limit: int, now: int | None = None) -
 
 
 def roll_up(db: Connection, cluster: str, day: int, now: int) -> None:
-    """Rebuild the rows of one day and of its month, and remove its mark."""
     has_begun = day <= now  # otherwise the job is from the future: some clock is wrong
     for table in (*_TABLES_OF_RUNS, *((schema.rollup_due,) if has_begun else ())):
         db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day == day))

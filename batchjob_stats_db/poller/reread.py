@@ -60,7 +60,6 @@ class Pace:
         self.next_time = -math.inf
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to query."""
         return now >= self.next_time
 
     def schedule_next(self, started: float, now: float, succeeded: bool) -> None:

@@ -280,7 +280,6 @@ def _indexed_parts(access: Access, which: Filter, key: str) -> Sequence[_ListPar
 
 
 def _can_lack_start(which: Filter) -> bool:
-    """Whether jobs without a start time can match."""
     times = (which.started_from, which.started_before, which.node)
     live = not which.states or JobState.PENDING.value in which.states
     ended = any(not JobState(state).is_live for state in which.states)

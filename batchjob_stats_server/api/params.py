@@ -148,7 +148,6 @@ OwnForm = Annotated[dict[str, str], Depends(_read_own_form)]
 
 
 def refuse_other_fields(form: Mapping[str, str], shown: Collection[str]) -> None:
-    """Refuse fields that the page does not have."""
     if unknown := form.keys() - set(shown):
         raise Problem(422, f"{min(unknown):.80}: this form has no such field")
 

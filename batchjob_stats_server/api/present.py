@@ -215,7 +215,6 @@ def _change(report: Report) -> Change | None:
 
 
 def document(present: Present) -> Document:
-    """The same for a terminal."""
     sections = [
         ("Running", [_running_line(row, present) for row in present.running]),
         ("Waiting", [_group_line(group) for group in present.waiting]),

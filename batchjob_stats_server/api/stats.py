@@ -104,7 +104,6 @@ class UsageQuery(SumsParams):
 def _sums(
     caller: Caller, params: SumsParams, by: Sequence[usage.By], **what: Any
 ) -> Sequence[RowMapping]:
-    """Sums of the selected days and owners."""
     since, until = params.window(caller.services.clock())
     with caller.services.reader.connect() as db:
         return usage.sum_usage(db, caller.access, by, since, until, **params.owners(), **what)

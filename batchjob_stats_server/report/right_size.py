@@ -115,7 +115,6 @@ def longest_seconds(inputs: ReportInput) -> float | None:
 
 
 def _ended(inputs: ReportInput, state: JobState) -> Iterator[Row]:
-    """Other runs of the name that ended in a state."""
     return (run for run in inputs.runs_of_name if run["state"] == state)
 
 

@@ -69,7 +69,6 @@ class Sender:
         return [line for line in problems if line]
 
     def run(self, stop: threading.Event) -> None:
-        """Send until stopped."""
         while not stop.is_set():
             try:
                 self.send_due(stop)
@@ -80,7 +79,6 @@ class Sender:
             stop.wait(_LOOK_SECONDS)
 
     def send_due(self, stop: threading.Event | None = None) -> None:
-        """Send everything that is due."""
         now = int(self._clock())
         there = datetime.fromtimestamp(now, ZoneInfo(self._options.zone))
         given, minute = self._options, 60 * there.hour + there.minute

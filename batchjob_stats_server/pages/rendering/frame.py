@@ -58,7 +58,6 @@ class PageEnvironment(NamedTuple):
     frame_ancestors: str  # sites that may embed our pages in a frame, for Content-Security-Policy
 
     def headers(self, policy: str) -> dict[str, str]:
-        """Headers of every page."""
         return {
             "Content-Security-Policy": policy + self.frame_ancestors,
             # With `no-referrer`, forms on our own pages would send the origin `null`.
