@@ -9,6 +9,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from batchjob.runtime.subprocesses import SchedulerError
@@ -71,26 +72,20 @@ class Pace:
         )
 
 
+@dataclass(eq=False)
 class Rereader:
     """Decides which of a cluster's sources are read again, and reads them."""
 
-    def __init__(
-        self,
-        sources: Sequence[AccountingSource],
-        store: Store,
-        writer: BatchWriter,
-        poll: PollOptions,
-        monotonic: Callable[[], float],
-        patience: Patience,
-    ) -> None:
-        self._sources = sources
-        self._store = store
-        self._writer = writer
-        self._poll = poll
-        self._monotonic = monotonic
-        self._patience = patience
-        self._clock_offset = store.clock() - monotonic()
-        self._pace = Pace(_PAUSE_SECONDS, poll.longest_pause)
+    _sources: Sequence[AccountingSource]
+    _store: Store
+    _writer: BatchWriter
+    _poll: PollOptions
+    _monotonic: Callable[[], float]
+    _patience: Patience
+
+    def __post_init__(self) -> None:
+        self._clock_offset = self._store.clock() - self._monotonic()
+        self._pace = Pace(_PAUSE_SECONDS, self._poll.longest_pause)
         # By source: the number of further readings that must find nothing.
         self._remaining_readings: dict[str, int] = {}
         self._full_rereads: set[str] = set()  # sources for which one day is not enough
