@@ -129,34 +129,35 @@ def _timeline(
     ]
     users = list(dict.fromkeys(row["username"] for row in reversed(rows)))
     bars = ""
-    for span in placed_spans:
-        if span.item < len(rows):
-            row = rows[span.item]
-            bars += _job_bar(span, row, users.index(row["username"]) % _COLOUR_COUNT, now)
+    for item, lane, x, width in placed_spans:
+        y = lane * _LANE_HEIGHT
+        if item < len(rows):
+            row = rows[item]
+            bars += _job_bar(x, y, width, row, users.index(row["username"]) % _COLOUR_COUNT, now)
         else:  # a job that the caller may not see
             bars += (
                 '<g><title>A job of another user</title><rect class="stay another" '
-                f'x="{span.x}" y="{span.lane * _LANE_HEIGHT}" width="{span.width}" height="19" '
+                f'x="{x}" y="{y}" width="{width}" height="19" '
                 'rx="2"/></g>\n'
             )
-    lanes = 1 + max((span.lane for span in placed_spans), default=0)
+    lanes = 1 + max((lane for _, lane, *_ in placed_spans), default=0)
     return {"bars": trusted_html(bars), "lanes": lanes, "ticks": ticks}
 
 
-def _job_bar(span: charts.LaneSpan, row: Row, colour: int, now: int) -> str:
+def _job_bar(x: float, y: int, width: float, row: Row, colour: int, now: int) -> str:
     jobid, user = escape_id(row["jobid"]), escape_repeated(row["username"])
     seconds = explain.elapsed_seconds(row, now)
     duration = absent() if seconds is None else template_filters.duration(seconds)
     label = (
         f'<text class="in" x="4" y="13.5">{user} {jobid}</text>'
-        if span.width > _MIN_LABELLED_WIDTH
+        if width > _MIN_LABELLED_WIDTH
         else ""
     )
     return (
         f'<a href="{escape(links.job_path(row))}" tabindex="-1"><title>{jobid}, {user}: '
         f"{escape_repeated(row['name'])}, {row['state'].lower()}, {duration}</title>\n"
-        f'<svg x="{span.x}" y="{span.lane * _LANE_HEIGHT}" width="{span.width}" height="19">'
-        f'<rect class="stay c{colour}" width="{span.width}" height="19" rx="2"/>{label}</svg></a>\n'
+        f'<svg x="{x}" y="{y}" width="{width}" height="19">'
+        f'<rect class="stay c{colour}" width="{width}" height="19" rx="2"/>{label}</svg></a>\n'
     )
 
 
