@@ -24,22 +24,7 @@ from batchjob.runtime.values import (
 )
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments
-from batchjob_cli.run import user_scope
-from batchjob_cli.run.defaults import (
-    SITE_FILE,
-    VARIABLE,
-    RemoteLimits,
-    RunDefaults,
-    RunSpecification,
-    effective_time_limit,
-    first_record,
-    limits_of,
-    load_configuration,
-    positive,
-    positive_size,
-    queues_of,
-    time_limit_of,
-)
+from batchjob_cli.run import defaults, user_scope
 from batchjob_cli.run.gpus import RunGpus
 from batchjob_cli.run.launch import LAUNCH_FAILED, WRONG_USAGE, RunStartError
 from batchjob_cli.run.lifecycle import (
@@ -69,7 +54,7 @@ def run(arguments: list[str]) -> int:
     given = _parser().parse_args(arguments)
     if given.server:
         return remote_runs.start(given, _command_words(given))
-    site, remote, log = load_configuration(given.config_file)
+    site, remote, log = defaults.load_configuration(given.config_file)
     spec = _build_specification(given, site, remote)
     if any(spec.limits) and spec.cgroup != "never":
         user_scope.enter(spec.detach)
@@ -80,7 +65,9 @@ def run(arguments: list[str]) -> int:
     return _run_with_messages(spec, mask, lambda _: None)
 
 
-def _run_with_messages(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> int:
+def _run_with_messages(
+    spec: defaults.RunSpecification, mask: set[int], send_message: SendMessage
+) -> int:
     try:
         status = _run(spec, mask, send_message)
     except RunStartError as error:
@@ -96,7 +83,7 @@ def _run_with_messages(spec: RunSpecification, mask: set[int], send_message: Sen
     return status
 
 
-def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> int:
+def _run(spec: defaults.RunSpecification, mask: set[int], send_message: SendMessage) -> int:
     jobid = str(uuid.uuid4())
     with contextlib.ExitStack() as stack:
         queued_runs = [*_join_queues(spec, jobid, stack)]
@@ -105,7 +92,7 @@ def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> i
         if spec.gpus:
             gpus = stack.enter_context(contextlib.closing(RunGpus(spec.gpus, jobid)))
             conditions.append(gpus)
-        record: Run | None = first_record(spec, jobid, wait_reason(spec, conditions))
+        record: Run | None = defaults.first_record(spec, jobid, wait_reason(spec, conditions))
         assert record is not None
         refusals = [each.refusal for each in queued_runs if record.reason and each.refusal]
         if refusals:
@@ -127,7 +114,7 @@ def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> i
 
 
 def _join_queues(
-    spec: RunSpecification, jobid: str, stack: contextlib.ExitStack
+    spec: defaults.RunSpecification, jobid: str, stack: contextlib.ExitStack
 ) -> Iterator[QueuedRun]:
     """Join the queues in which runs are counted; other users have their own."""
     for person, limits in spec.queues:
@@ -142,7 +129,7 @@ def _join_queues(
             raise RunStartError(f"max-runs: the runs cannot be counted: {reason}") from error
 
 
-def _start_message(spec: RunSpecification, run: Run) -> str:
+def _start_message(spec: defaults.RunSpecification, run: Run) -> str:
     """What is printed about a run in the background: the id on a line of its own, then the rest."""
     at = spec.start_at
     if spec.quiet:
@@ -161,14 +148,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--name", default="", help="name of the run in lists and reports")
-    add("--cpus", type=positive, help="CPU limit in CPUs, such as 2 or 0.5")
+    add("--cpus", type=defaults.positive, help="CPU limit in CPUs, such as 2 or 0.5")
     add("--cpu-list", type=_usable_cpus, help="CPUs to run on, such as 0-3,8")
-    add("--memory", type=positive_size, help="memory limit, such as 4G; in bytes without a unit")
+    add(
+        "--memory",
+        type=defaults.positive_size,
+        help="memory limit, such as 4G; in bytes without a unit",
+    )
     add("--gpus", type=at_least_one,
         help="number of whole GPUs that no other run holds; the run waits for them")  # fmt: skip
     add(
         "--io",
-        type=positive_size,
+        type=defaults.positive_size,
         help="limit for reads and for writes, in bytes per second, on the disk of the working "
         "directory",
     )
@@ -190,11 +181,11 @@ def _parser() -> argparse.ArgumentParser:
         add(hidden, default="", help=argparse.SUPPRESS)
     add("--quiet", action="store_true", help="do not print a report at the end")
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
-    add("--log-size", type=positive_size, default=32 << 20,
+    add("--log-size", type=defaults.positive_size, default=32 << 20,
         help="maximum size to keep of each stream, compressed (default: 32M)")  # fmt: skip
     add("--config.file", dest="config_file", default="", metavar="FILE",
         help="YAML file with defaults for all runs (default: "
-        f"${VARIABLE}, or {SITE_FILE} if it exists)")  # fmt: skip
+        f"${defaults.VARIABLE}, or {defaults.SITE_FILE} if it exists)")  # fmt: skip
     add_arguments(parser)
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     return parser
@@ -208,8 +199,8 @@ def _command_words(given: argparse.Namespace) -> list[str]:
 
 
 def _build_specification(
-    given: argparse.Namespace, site: RunDefaults, remote: RemoteLimits
-) -> RunSpecification:
+    given: argparse.Namespace, site: defaults.RunDefaults, remote: defaults.RemoteLimits
+) -> defaults.RunSpecification:
     def option_or_default(name: str) -> Any:
         asked = getattr(given, name)
         return getattr(site, name) if asked is None else asked
@@ -224,13 +215,13 @@ def _build_specification(
     )
     if excess := excess_over_machine(limits):
         raise SettingsError(excess)
-    time_limit = effective_time_limit(given.time_limit, site)
+    time_limit = defaults.effective_time_limit(given.time_limit, site)
     queues = [("", PersonLimits(max_runs=site.max_runs))] if site.max_runs else []
     if person := given.requested_by:
-        allowed = limits_of(remote, person, given.requested_role)
-        time_limit = time_limit_of(person, allowed, given.time_limit, time_limit)
-        queues = [*queues_of(person, allowed, limits), *queues]
-    return RunSpecification(
+        allowed = defaults.limits_of(remote, person, given.requested_role)
+        time_limit = defaults.time_limit_of(person, allowed, given.time_limit, time_limit)
+        queues = [*defaults.queues_of(person, allowed, limits), *queues]
+    return defaults.RunSpecification(
         tuple(_command_words(given)),
         data,
         limits,

@@ -15,15 +15,6 @@ from pydantic import Field
 from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
 from batchjob_stats_server.api import jobs
 from batchjob_stats_server.api.answers import TurnRoute, answer, list_type, union_of_lists
-from batchjob_stats_server.api.jobs import (
-    PART_LISTS,
-    PART_ROWS,
-    JobId,
-    JobPart,
-    JobRow,
-    PartsQuery,
-    run_of,
-)
 from batchjob_stats_server.api.metrics import MetricRow, MetricsQuery, job_metrics
 from batchjob_stats_server.api.params import (
     PREFIX,
@@ -68,7 +59,7 @@ _INLINE_STYLE_POLICY = (
     responses={200: {"content": {media_type: {} for media_type in _MEDIA_TYPES}}},
 )
 def job_report(
-    caller: CurrentCaller, request: Request, jobid: JobId, params: InQuery[ReportQuery]
+    caller: CurrentCaller, request: Request, jobid: jobs.JobId, params: InQuery[ReportQuery]
 ) -> Response:
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
     try:
@@ -95,7 +86,7 @@ def job_report(
 
 def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response:
     with caller.services.reader.connect() as db:
-        run = run_of(db, caller.access, jobid, params.cluster, params.run)
+        run = jobs.run_of(db, caller.access, jobid, params.cluster, params.run)
         try:
             text = jobstats_summary(db, caller.access, run) if run else ""
         except NoSummaryError as error:
@@ -109,7 +100,7 @@ def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response
 def find_report(caller: Caller, jobid: str, params: RunParams) -> model.Report | None:
     """The report of one run of a job; None if the caller may see no such job."""
     with caller.services.reader.connect() as db:
-        run = run_of(db, caller.access, jobid, params.cluster, params.run)
+        run = jobs.run_of(db, caller.access, jobid, params.cluster, params.run)
     if run is None:
         return None
     log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
@@ -151,7 +142,7 @@ class OneJobQuery(ClusterRows, _JobIdParam):
     """Selects a job."""
 
 
-class OneJobPartsQuery(PartsQuery, _JobIdParam):
+class OneJobPartsQuery(jobs.PartsQuery, _JobIdParam):
     """Selects a run of a job."""
 
 
@@ -171,11 +162,11 @@ REPORT_ROWS: Mapping[ReportPart, type[Any]] = {
 }
 
 
-@router.get("/job", response_model=list_type(JobRow))
+@router.get("/job", response_model=list_type(jobs.JobRow))
 def one_job(caller: CurrentCaller, params: InQuery[OneJobQuery]) -> Response:
     """All runs of a job, latest first."""
     if params.jobid is None:
-        return answer([], params, JobRow)
+        return answer([], params, jobs.JobRow)
     return jobs.job(caller, params.jobid, params)
 
 
@@ -199,11 +190,11 @@ def one_job_report(
     return answer([asdict(each) for each in found], params, REPORT_ROWS[part])
 
 
-@router.get("/job/{part}", response_model=PART_LISTS)
+@router.get("/job/{part}", response_model=jobs.PART_LISTS)
 def one_job_parts(
-    caller: CurrentCaller, part: JobPart, params: InQuery[OneJobPartsQuery]
+    caller: CurrentCaller, part: jobs.JobPart, params: InQuery[OneJobPartsQuery]
 ) -> Response:
     """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
     if params.jobid is None:
-        return answer([], params, PART_ROWS[part])
+        return answer([], params, jobs.PART_ROWS[part])
     return jobs.job_parts(caller, params.jobid, part, params)

@@ -19,23 +19,12 @@ from batchjob.judgements import (
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_db.queries.operators import RESOURCES, unused_key
+from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import CostlyRoute, answer, list_type, row_model, select_keys
-from batchjob_stats_server.api.params import (
-    PREFIX,
-    ClusterRows,
-    Days,
-    Duration,
-    InQuery,
-    OneOrMore,
-    Ratio,
-    RowsParams,
-    SumsParams,
-    Word,
-)
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import log_jobs_seen
 
-router = APIRouter(prefix=PREFIX, route_class=CostlyRoute)
+router = APIRouter(prefix=p.PREFIX, route_class=CostlyRoute)
 
 KEYS: dict[str, usage.By] = {
     "cluster": "cluster",
@@ -89,10 +78,10 @@ UnfinishedRow = row_model(
 )
 
 
-class UsageQuery(SumsParams):
+class UsageQuery(p.SumsParams):
     """Selects the days, accounts and users to sum, and the columns to group by."""
 
-    by: Annotated[list[GroupKey], OneOrMore] = Field(
+    by: Annotated[list[GroupKey], p.OneOrMore] = Field(
         ["cluster"], description="Key to group by.", max_length=4
     )
 
@@ -102,7 +91,7 @@ class UsageQuery(SumsParams):
 
 
 def _sums(
-    caller: Caller, params: SumsParams, by: Sequence[usage.By], **what: Any
+    caller: Caller, params: p.SumsParams, by: Sequence[usage.By], **what: Any
 ) -> Sequence[RowMapping]:
     since, until = params.window(caller.services.clock())
     with caller.services.reader.connect() as db:
@@ -110,7 +99,7 @@ def _sums(
 
 
 @router.get("/usage", response_model=list_type(UsageRow), description=_USAGE, name="usage")
-def sums(caller: CurrentCaller, params: InQuery[UsageQuery]) -> Response:
+def sums(caller: CurrentCaller, params: p.InQuery[UsageQuery]) -> Response:
     """Sums of the jobs that the caller may see."""
     keys = select_keys(params, UsageRow)
     columns = [name for name in schema.DAILY_SUMS if name in keys]
@@ -119,7 +108,7 @@ def sums(caller: CurrentCaller, params: InQuery[UsageQuery]) -> Response:
 
 
 @router.get("/usage/emissions", response_model=list_type(EmissionsRow))
-def usage_emissions(caller: CurrentCaller, params: InQuery[UsageQuery]) -> Response:
+def usage_emissions(caller: CurrentCaller, params: p.InQuery[UsageQuery]) -> Response:
     """Grams of CO2 equivalent by provider; figures of different providers must not be added."""
     what = {"sums": schema.EMISSIONS, "most": usage.MAX_ROWS}
     rows = _sums(caller, params, params.keys(), **what)
@@ -127,7 +116,7 @@ def usage_emissions(caller: CurrentCaller, params: InQuery[UsageQuery]) -> Respo
 
 
 @router.get("/accounts", response_model=list_type(AccountRow))
-def accounts(caller: CurrentCaller, params: InQuery[Days]) -> Response:
+def accounts(caller: CurrentCaller, params: p.InQuery[p.Days]) -> Response:
     """Accounts with jobs on these days that the caller may see."""
     window = params.window(caller.services.clock())
     with caller.services.reader.connect() as db:
@@ -136,13 +125,13 @@ def accounts(caller: CurrentCaller, params: InQuery[Days]) -> Response:
 
 
 @router.get("/clusters", response_model=list_type(ClusterRow))
-def clusters(caller: CurrentCaller, params: InQuery[RowsParams]) -> Response:
+def clusters(caller: CurrentCaller, params: p.InQuery[p.RowsParams]) -> Response:
     """All clusters, with one row for each source of job records and the time it was last read."""
     with caller.services.reader.connect() as db:
         return answer(stats.clusters(db), params, ClusterRow)
 
 
-class SumsQuery(SumsParams):
+class SumsQuery(p.SumsParams):
     """Selects the days to sum, and the column to group by."""
 
     by: GroupKey = Field("user", description="Key to group by.")
@@ -156,28 +145,28 @@ class WasteQuery(SumsQuery):
 
 
 @router.get("/stats/waste", response_model=list_type(WasteRow), description=_WASTE)
-def waste(caller: CurrentCaller, params: InQuery[WasteQuery]) -> Response:
+def waste(caller: CurrentCaller, params: p.InQuery[WasteQuery]) -> Response:
     """Users with the most unused resources; only measured jobs are counted."""
     rows = _sums(caller, params, [KEYS[params.by]], columns=_WASTE_COLUMNS)
     return answer(operators.most_wasteful(rows, params.limit, params.of), params, WasteRow)
 
 
 @router.get("/stats/failures", response_model=list_type(FailureRow), description=_FAILURES)
-def failures(caller: CurrentCaller, params: InQuery[SumsQuery]) -> Response:
+def failures(caller: CurrentCaller, params: p.InQuery[SumsQuery]) -> Response:
     """Users with the most failed jobs."""
     columns = ["jobs_ended", "jobs_failed"]
     rows = _sums(caller, params, [KEYS[params.by]], columns=columns)
     return answer(operators.most_failures(rows, params.limit), params, FailureRow)
 
 
-class WaitsQuery(Days):
+class WaitsQuery(p.Days):
     """Selects the days, and a partition."""
 
-    partition: Word | None = None
+    partition: p.Word | None = None
 
 
 @router.get("/stats/waits", response_model=list_type(WaitRow))
-def waits(caller: CurrentCaller, params: InQuery[WaitsQuery]) -> Response:
+def waits(caller: CurrentCaller, params: p.InQuery[WaitsQuery]) -> Response:
     """Percentiles of the waiting times of the jobs that started on each day, by partition."""
     window = params.window(caller.services.clock())
     with caller.services.reader.connect() as db:
@@ -187,20 +176,20 @@ def waits(caller: CurrentCaller, params: InQuery[WaitsQuery]) -> Response:
     return answer(rows, params, WaitRow)
 
 
-class IdleQuery(ClusterRows):
+class IdleQuery(p.ClusterRows):
     """Sets the thresholds below which a running job counts as idle."""
 
-    utilization_at_most: Ratio | None = Field(
+    utilization_at_most: p.Ratio | None = Field(
         None, description="Mean over the time allocated, 0 to 1; default: the threshold idle-gpu."
     )
-    held_at_least: Duration | None = Field(
+    held_at_least: p.Duration | None = Field(
         None, description="Seconds; default: the threshold idle-after."
     )
     limit: Limit = 100
 
 
 @router.get("/stats/usual-waits", response_model=list_type(UsualWaitRow))
-def usual_waits(caller: CurrentCaller, params: InQuery[ClusterRows]) -> Response:
+def usual_waits(caller: CurrentCaller, params: p.InQuery[p.ClusterRows]) -> Response:
     """Percentiles of the waits of the last 30 days, by partition, by user and by account."""
     with caller.services.reader.connect() as db:
         rows = stats.usual_waits(db, caller.access, params.cluster, int(caller.services.clock()))
@@ -208,7 +197,7 @@ def usual_waits(caller: CurrentCaller, params: InQuery[ClusterRows]) -> Response
 
 
 @router.get("/stats/idle-gpus", response_model=list_type(IdleGpuRow))
-def idle_gpus(caller: CurrentCaller, params: InQuery[IdleQuery]) -> Response:
+def idle_gpus(caller: CurrentCaller, params: p.InQuery[IdleQuery]) -> Response:
     """Running jobs that leave allocated GPUs unused, as last measured."""
     limits = thresholds()
     ratio, seconds = params.utilization_at_most, params.held_at_least
@@ -221,7 +210,7 @@ def idle_gpus(caller: CurrentCaller, params: InQuery[IdleQuery]) -> Response:
 
 
 @router.get("/stats/unfinished", response_model=list_type(UnfinishedRow))
-def unfinished(caller: CurrentCaller, params: InQuery[ClusterRows]) -> Response:
+def unfinished(caller: CurrentCaller, params: p.InQuery[p.ClusterRows]) -> Response:
     """Numbers of pending, running and suspended jobs."""
     with caller.services.reader.connect() as db:
         rows = stats.unfinished_by_state(db, caller.access, params.cluster)
