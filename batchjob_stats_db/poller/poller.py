@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -59,27 +60,22 @@ _Work = Callable[[], object]
 """A part of a cycle; returns False if a part of it failed."""
 
 
+@dataclass(eq=False)
 class Poller:
     """Polls one cluster, in one thread."""
 
-    def __init__(
-        self,
-        cluster: ClusterSettings,
-        store: Store,
-        time_series: TimeSeriesStore | None,
-        poll: PollOptions,
-        retention: RetentionOptions,
-        metrics: PollerMetrics,
-        monotonic: Callable[[], float] = _BOOT_TIME,
-        messages: MessageOptions = NO_MESSAGES,
-    ) -> None:
-        self.cluster = cluster
-        self.store = store
-        self._time_series = time_series
-        self._poll = poll
-        self._retention = retention
-        self.metrics = metrics
-        self._monotonic = monotonic
+    cluster: ClusterSettings
+    store: Store
+    _time_series: TimeSeriesStore | None
+    _poll: PollOptions
+    _retention: RetentionOptions
+    metrics: PollerMetrics
+    _monotonic: Callable[[], float] = _BOOT_TIME
+    messages: MessageOptions = NO_MESSAGES
+
+    def __post_init__(self) -> None:
+        cluster, store, poll, metrics = self.cluster, self.store, self._poll, self.metrics
+        time_series, monotonic = self._time_series, self._monotonic
         self._log_once = LogOnce(log)
         self._batch_writer = BatchWriter(store, metrics, self._signal_progress)
         self._patience = Patience(_ANSWER_SECONDS)
@@ -106,7 +102,7 @@ class Poller:
             live_interval = tsdb.live if tsdb.url else poll.interval
             self._paces["running jobs"] = Pace(live_interval, poll.longest_pause)
             self._paces["measurements"] = Pace(poll.interval, poll.longest_pause)
-        self._causes = Causes(store, messages)
+        self._causes = Causes(store, self.messages)
         self._comment_writers = [
             JobCommentWriter(store, each.name, each, metrics.job_comments)
             for each in cluster.sources
