@@ -162,8 +162,13 @@ def _read_token(path: str) -> str:
         raise SettingsError(f"--token-file: {error}") from error
 
 
+def plain_parser(name: str, description: str, **more: Any) -> Parser:
+    return Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False, **more)
+
+
 def command_parser(name: str, description: str) -> Parser:
-    parser = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
+    """A parser with the options that say where the jobs are recorded."""
+    parser = plain_parser(name, description)
     add_arguments(parser)
     return parser
 

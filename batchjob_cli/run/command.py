@@ -12,7 +12,7 @@ from typing import Any
 
 from batchjob.local_runs.directory import RUNS, NoDataDirectory, create_directory, data_directory
 from batchjob.local_runs.record import Run
-from batchjob.runtime.settings import Parser, SettingsError
+from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import future_time
 from batchjob.runtime.user_files import ForeignFileError
 from batchjob.runtime.values import (
@@ -23,7 +23,7 @@ from batchjob.runtime.values import (
     with_metavar,
 )
 from batchjob_cli.client import remote_runs
-from batchjob_cli.client.connect import add_arguments
+from batchjob_cli.client.connect import add_arguments, plain_parser
 from batchjob_cli.run import defaults, user_scope
 from batchjob_cli.run.gpus import RunGpus
 from batchjob_cli.run.launch import LAUNCH_FAILED, WRONG_USAGE, RunStartError
@@ -139,13 +139,9 @@ def _start_message(spec: defaults.RunSpecification, run: Run) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="batchjob run",
-        description=_DESCRIPTION,
-        usage="batchjob run [OPTION ...] [--] COMMAND [ARGUMENT ...]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    usage = "batchjob run [OPTION ...] [--] COMMAND [ARGUMENT ...]"
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = plain_parser("run", _DESCRIPTION, usage=usage, formatter_class=as_written)
     add = parser.add_argument
     add("--name", default="", help="name of the run in lists and reports")
     add("--cpus", type=defaults.positive, help="CPU limit in CPUs, such as 2 or 0.5")
