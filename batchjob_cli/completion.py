@@ -32,8 +32,8 @@ def run(arguments: list[str]) -> int:
         'For bash: eval "$(batchjob completion bash)".',
     )
     parser.add_argument("shell", choices=SHELLS)
-    parser.add_argument("--program", choices=tuple(PROGRAMS), default="batchjob",
-                      help="program to complete (default: batchjob)")  # fmt: skip
+    text = "program to complete (default: batchjob)"
+    parser.add_argument("--program", choices=tuple(PROGRAMS), default="batchjob", help=text)
     given = parser.parse_args(arguments)
     if given.program == "batchjob":
         sys.stdout.write(prepared(given.shell).read_text(encoding="utf-8"))

@@ -31,21 +31,19 @@ def run(arguments: list[str]) -> int:
         "job", "Shows what a job used, how efficiently it used its resources, and what to improve."
     )
     add = parser.add_argument
-    add(
-        "id",
-        metavar="JOB",
-        nargs="?",
-        help="job id in the notation of the scheduler, or its name; for a local run a prefix of "
-        "its id is enough; with --script FILE, the last job of the script's name is the default",
+    text = (
+        "job id in the notation of the scheduler, or its name; for a local run a prefix of "
+        "its id is enough; with --script FILE, the last job of the script's name is the default"
     )
+    add("id", metavar="JOB", nargs="?", help=text)
     add("--cluster", help="cluster, if several have a job with this id")
     forms = ("text", "json", "markdown", "html", "seff", "jobstats")
     add("--format", choices=forms, default="text", help="output format (default: text)")
-    add(
-        "--script", nargs="?", const="", metavar="FILE",
-        help="print FILE, a batch script, with the request that the report advises; without FILE, "
-        "print the job's own script, if the site keeps it",
-    )  # fmt: skip
+    text = (
+        "print FILE, a batch script, with the request that the report advises; without FILE, "
+        "print the job's own script, if the site keeps it"
+    )
+    add("--script", nargs="?", const="", metavar="FILE", help=text)
     add_zone(parser)
     given = parser.parse_args(arguments)
     if given.id is None and given.script:

@@ -39,8 +39,8 @@ def run(arguments: list[str]) -> int:
     parser = run_parser(
         "stop", "Stops a run: SIGTERM to its processes, SIGKILL after a grace period."
     )
-    parser.add_argument("--grace", type=duration, default=10.0,
-                      help="time between SIGTERM and SIGKILL (default: 10s)")  # fmt: skip
+    text = "time between SIGTERM and SIGKILL (default: 10s)"
+    parser.add_argument("--grace", type=duration, default=10.0, help=text)
     given = parser.parse_args(arguments)
     if given.server:
         return remote_runs.end_run(given, "stop", given.grace)

@@ -104,8 +104,8 @@ def _parser() -> Parser:
     )
     version = f"batchjob_stats_server {__version__}"
     parser.add_argument("--version", action="version", version=version)
-    parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH",
-                        help="YAML file with options.")  # fmt: skip
+    text = "YAML file with options."
+    parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH", help=text)
     parser.add_argument(
         "--check", action="store_true", help="Check the configuration and the database, and exit."
     )
@@ -118,8 +118,8 @@ def _parser() -> Parser:
                        help="Maximum role of the token (default: user).")  # fmt: skip
     token.add_argument("--label", default="created on the server", help="Description of the token.")
     token.add_argument("--cluster", default="", help="Restrict the token to jobs of this cluster.")
-    token.add_argument("--lifetime", type=duration, default=90 * 86400.0,
-                       help="Lifetime of the token (default: 90d).")  # fmt: skip
+    text = "Lifetime of the token (default: 90d)."
+    token.add_argument("--lifetime", type=duration, default=90 * 86400.0, help=text)
     return parser
 
 

@@ -61,11 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_window(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument(
-        "--since",
-        type=past_time,
-        help=f"only {what} after this time: 10m (ago), 22:30, 2026-04-04T22:30",
-    )
+    text = f"only {what} after this time: 10m (ago), 22:30, 2026-04-04T22:30"
+    parser.add_argument("--since", type=past_time, help=text)
     parser.add_argument("--until", type=past_time, help="only up to this time")
 
 

@@ -33,8 +33,8 @@ def cell(key: str, format_value: Callable[[Any], str]) -> Callable[[Mapping[str,
 
 def add_zone(parser: argparse.ArgumentParser) -> None:
     """Add the option for the time zone: `zone`, None for the local one."""
-    parser.add_argument("--utc", dest="zone", action="store_const", const=UTC,
-                        help="show times in UTC (default: local time)")  # fmt: skip
+    text = "show times in UTC (default: local time)"
+    parser.add_argument("--utc", dest="zone", action="store_const", const=UTC, help=text)
 
 
 def terminal_width() -> int | None:

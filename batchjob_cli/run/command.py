@@ -146,39 +146,31 @@ def _parser() -> argparse.ArgumentParser:
     add("--name", default="", help="name of the run in lists and reports")
     add("--cpus", type=defaults.positive, help="CPU limit in CPUs, such as 2 or 0.5")
     add("--cpu-list", type=_usable_cpus, help="CPUs to run on, such as 0-3,8")
-    add(
-        "--memory",
-        type=defaults.positive_size,
-        help="memory limit, such as 4G; in bytes without a unit",
+    text = "memory limit, such as 4G; in bytes without a unit"
+    add("--memory", type=defaults.positive_size, help=text)
+    text = "number of whole GPUs that no other run holds; the run waits for them"
+    add("--gpus", type=at_least_one, help=text)
+    text = (
+        "limit for reads and for writes, in bytes per second, on the disk of the working directory"
     )
-    add("--gpus", type=at_least_one,
-        help="number of whole GPUs that no other run holds; the run waits for them")  # fmt: skip
-    add(
-        "--io",
-        type=defaults.positive_size,
-        help="limit for reads and for writes, in bytes per second, on the disk of the working "
-        "directory",
-    )
-    add(
-        "--time-limit",
-        type=duration,
-        help="time limit, such as 90s or 2h; in seconds without a unit",
-    )
-    add("--grace", type=duration,
-        help="time between SIGTERM and SIGKILL at the time limit (default: 10s)")  # fmt: skip
+    add("--io", type=defaults.positive_size, help=text)
+    text = "time limit, such as 90s or 2h; in seconds without a unit"
+    add("--time-limit", type=duration, help=text)
+    text = "time between SIGTERM and SIGKILL at the time limit (default: 10s)"
+    add("--grace", type=duration, help=text)
     add("--at", type=future_time, help="start time: 22:30, 2026-04-04T22:30 or +90m")
     add("--detach", action="store_true", help="run in the background and print the run's id")
-    add("--cgroup", choices=("auto", "always", "never"), default="auto",
-        help="auto: a cgroup if one can be created, else the process tree")  # fmt: skip
-    add("--strict", action="store_true",
-        help="refuse to start if a limit cannot be applied; otherwise it is left out")  # fmt: skip
+    text = "auto: a cgroup if one can be created, else the process tree"
+    add("--cgroup", choices=("auto", "always", "never"), default="auto", help=text)
+    text = "refuse to start if a limit cannot be applied; otherwise it is left out"
+    add("--strict", action="store_true", help=text)
     add("--best-effort", action="store_true", help=argparse.SUPPRESS)  # the default
     for hidden in ("--requested-by", "--requested-role"):  # by `batchjob up`: person and role
         add(hidden, default="", help=argparse.SUPPRESS)
     add("--quiet", action="store_true", help="do not print a report at the end")
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
-    add("--log-size", type=defaults.positive_size, default=32 << 20,
-        help="maximum size to keep of each stream, compressed (default: 32M)")  # fmt: skip
+    text = "maximum size to keep of each stream, compressed (default: 32M)"
+    add("--log-size", type=defaults.positive_size, default=32 << 20, help=text)
     add("--config.file", dest="config_file", default="", metavar="FILE",
         help="YAML file with defaults for all runs (default: "
         f"${defaults.VARIABLE}, or {defaults.SITE_FILE} if it exists)")  # fmt: skip

@@ -125,10 +125,8 @@ def settings(arguments: list[str]) -> UpSettings:
         description="Runs exporter, poller, server and web pages on this machine, in one process.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--config.file", dest="config.file", default="", metavar="FILE",
-        help="YAML file with the same names as the flags; flags take precedence",
-    )  # fmt: skip
+    text = "YAML file with the same names as the flags; flags take precedence"
+    parser.add_argument("--config.file", dest="config.file", default="", metavar="FILE", help=text)
     add_flags(parser, SECTIONS)
     flags = parse_flags(parser, arguments)
     path = flags.pop("config.file")
