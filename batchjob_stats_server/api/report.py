@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
+from sqlalchemy.engine import RowMapping
 
 from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
 from batchjob_stats_server.api import jobs
@@ -67,11 +68,12 @@ def job_report(
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:
         expected = f"expected a time zone such as UTC, got {params.zone!r}"
         raise Problem(422, f"zone: {expected}") from error
-    if params.format == "jobstats":
-        return _jobstats_summary(caller, jobid, params)
-    report = find_report(caller, jobid, params)
-    if report is None:
+    run = _find_run(caller, jobid, params)
+    if run is None:
         raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
+    if params.format == "jobstats":
+        return _jobstats_summary(caller, run)
+    report = report_of(caller.services, caller.access, run)
     accept = request.headers.get("accept", "*/*")
     known = _MEDIA_TYPES | {"application/json": "json"}
     form = params.format or negotiate_format(accept, known, "json")
@@ -84,27 +86,23 @@ def job_report(
     return Response(write(report, zone), media_type=media_type, headers=headers)
 
 
-def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response:
+def _find_run(caller: Caller, jobid: str, params: RunParams) -> RowMapping | None:
+    """The run whose report is asked for, which the audit log records."""
     with caller.services.reader.connect() as db:
         run = jobs.run_of(db, caller.access, jobid, params.cluster, params.run)
+    if run is not None:
+        log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
+    return run
+
+
+def _jobstats_summary(caller: Caller, run: RowMapping) -> Response:
+    with caller.services.reader.connect() as db:
         try:
-            text = jobstats_summary(db, caller.access, run) if run else ""
+            text = jobstats_summary(db, caller.access, run)
         except NoSummaryError as error:
-            raise Problem(404, f"job {jobid} has no summary of jobstats: {error}") from error
-    if run is None:
-        raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
-    log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
+            text = f"job {run['jobid']} has no summary of jobstats: {error}"
+            raise Problem(404, text) from error
     return Response(f"{text}\n", media_type="text/plain")
-
-
-def find_report(caller: Caller, jobid: str, params: RunParams) -> model.Report | None:
-    """The report of one run of a job; None if the caller may see no such job."""
-    with caller.services.reader.connect() as db:
-        run = jobs.run_of(db, caller.access, jobid, params.cluster, params.run)
-    if run is None:
-        return None
-    log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
-    return report_of(caller.services, caller.access, run)
 
 
 def negotiate_format(accept: str, forms: Mapping[str, str], otherwise: str) -> str:
@@ -183,9 +181,10 @@ def one_job_report(
     caller: CurrentCaller, part: ReportPart, params: InQuery[OneJobPartsQuery]
 ) -> Response:
     """A list of the report of one run: efficiency, advice, comparisons, skipped rules or logs."""
-    report = find_report(caller, params.jobid, params) if params.jobid else None
-    if report is None:
+    run = _find_run(caller, params.jobid, params) if params.jobid else None
+    if run is None:
         return answer([], params, REPORT_ROWS[part])
+    report = report_of(caller.services, caller.access, run)
     found = report.similar.comparisons if part == "comparisons" else getattr(report, part)
     return answer([asdict(each) for each in found], params, REPORT_ROWS[part])
 
