@@ -29,16 +29,7 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.measure.pending import JOB_COLUMNS, jobs_to_measure
 from batchjob_stats_db.measure.writer import write_usages
-from batchjob_stats_db.poller.options import (
-    BackupOptions,
-    ClusterSettings,
-    DatabaseOptions,
-    PollerSettings,
-    PollerWebOptions,
-    PollOptions,
-    RetentionOptions,
-    TsdbOptions,
-)
+from batchjob_stats_db.poller import options as poller
 from batchjob_stats_db.samples import folder
 from batchjob_stats_db.samples.writer import Writer
 
@@ -190,15 +181,13 @@ def load(engine: Engine, samples: Path, clock: Callable[[], float] = time.time) 
     return source
 
 
-def poller_settings(source: DemoSource, url: str, samples: Path) -> PollerSettings:
-    cluster = ClusterSettings(
-        CLUSTER, (source,), (), TsdbOptions(scrape_interval=INTERVAL_SECONDS), str(samples)
-    )
-    return PollerSettings(
-        DatabaseOptions(url), PollerWebOptions(),
-        PollOptions(interval=_POLL_SECONDS, rollup_interval=60.0),
-        RetentionOptions(), BackupOptions(), LogOptions(), (cluster,),
-    )  # fmt: skip
+def poller_settings(source: DemoSource, url: str, samples: Path) -> poller.PollerSettings:
+    tsdb = poller.TsdbOptions(scrape_interval=INTERVAL_SECONDS)
+    poll = poller.PollOptions(interval=_POLL_SECONDS, rollup_interval=60.0)
+    others = poller.RetentionOptions(), poller.BackupOptions(), LogOptions()
+    cluster = poller.ClusterSettings(CLUSTER, (source,), (), tsdb, str(samples))
+    database, web = poller.DatabaseOptions(url), poller.PollerWebOptions()
+    return poller.PollerSettings(database, web, poll, *others, (cluster,))
 
 
 def remove(engine: Engine, samples: Path) -> None:
