@@ -49,6 +49,15 @@ class Measure(NamedTuple):
     unit: float = 1.0  # unit in which the scale has round numbers
 
 
+def _time_measure(what: str) -> Measure:
+    def values(row: Row) -> tuple[float, float]:
+        used, allocated = row[f"{what}_seconds"], row[f"{what}_allocated_seconds"]
+        return used, max(0.0, allocated - used)
+
+    title = f"{what.upper()} time"
+    return Measure(title, _USED_AND_UNUSED, values, template_filters.hours, 3600.0)
+
+
 MEASURES = {
     "energy": Measure(
         "Energy",
@@ -57,20 +66,8 @@ MEASURES = {
         template_filters.energy,
         3600.0,
     ),
-    "cpu": Measure(
-        "CPU time",
-        _USED_AND_UNUSED,
-        lambda row: _used_and_unused(row["cpu_seconds"], row["cpu_allocated_seconds"]),
-        template_filters.hours,
-        3600.0,
-    ),
-    "gpu": Measure(
-        "GPU time",
-        _USED_AND_UNUSED,
-        lambda row: _used_and_unused(row["gpu_seconds"], row["gpu_allocated_seconds"]),
-        template_filters.hours,
-        3600.0,
-    ),
+    "cpu": _time_measure("cpu"),
+    "gpu": _time_measure("gpu"),
     "jobs": Measure(
         "Jobs ended",
         {"completed or cancelled": "main", "failed": "bad"},
@@ -114,10 +111,6 @@ def usage(page: RequestPage, form: InQuery[UsageForm]) -> Response:
         measures={**{key: each.title for key, each in MEASURES.items()}, "emissions": "Emissions"},
         providers=sorted({name for row in rows for name in row["grams"]}),
     )  # fmt: skip
-
-
-def _used_and_unused(used: float, allocated: float) -> tuple[float, float]:
-    return used, max(0.0, allocated - used)
 
 
 def _query_rows(

@@ -12,7 +12,7 @@ from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report import explain, right_size
 from batchjob_stats_server.report.conditions import FactValue, FactValues
 from batchjob_stats_server.report.headline import ending_signal
-from batchjob_stats_server.report.model import ReportInput
+from batchjob_stats_server.report.model import ReportInput, Row
 from batchjob_stats_server.report.right_size import memory_words, time_words
 
 
@@ -145,6 +145,16 @@ def _flag(about: str, holds: Callable[[ReportInput], bool]) -> JobFact:
     return _word(f"{about}: yes or no.", lambda inputs: "yes" if holds(inputs) else "no")
 
 
+def _final(figures: str, is_final: Callable[[Row], bool]) -> JobFact:
+    about = f"Whether the {figures} cover the whole job and are final"
+    return _flag(about, lambda inputs: is_final(inputs.job))
+
+
+def _waiting(what: str, column: str) -> JobFact:
+    about = f"Fraction of time in which at least one task waited for {what}."
+    return _ratio(about, _per(column, _node_time_seconds))
+
+
 def _gpu_time(
     column: str, choose: Callable[[list[float]], float]
 ) -> Callable[[ReportInput], FactValue]:
@@ -218,22 +228,10 @@ FACTS: Mapping[str, JobFact] = {
         "accounting only.",
         _coverage,
     ),
-    "cpu_final": _flag(
-        "Whether the CPU figures cover the whole job and are final",
-        lambda m: explain.is_cpu_final(m.job),
-    ),
-    "memory_final": _flag(
-        "Whether the memory figures cover the whole job and are final",
-        lambda m: explain.is_memory_final(m.job),
-    ),
-    "gpu_final": _flag(
-        "Whether the GPU figures cover the whole job and are final",
-        lambda m: explain.is_measured_final(m.job),
-    ),
-    "nodes_final": _flag(
-        "Whether the figures of each node cover the whole job and are final",
-        lambda m: explain.is_measured_final(m.job),
-    ),
+    "cpu_final": _final("CPU figures", explain.is_cpu_final),
+    "memory_final": _final("memory figures", explain.is_memory_final),
+    "gpu_final": _final("GPU figures", explain.is_measured_final),
+    "nodes_final": _final("figures of each node", explain.is_measured_final),
     "nodes": _count("Nodes allocated.", _column("allocated_nodes")),
     "cpus": _count("CPUs allocated.", _column("allocated_cpus")),
     "cpu_ratio": _ratio("CPU efficiency.", _column("cpu_efficiency")),
@@ -255,10 +253,7 @@ FACTS: Mapping[str, JobFact] = {
         "Time throttled by the CPU quota / available CPU time.",
         _per("usage_throttled_seconds", lambda m: m.job["cpu_available_seconds"]),
     ),
-    "cpu_waiting_ratio": _ratio(
-        "Fraction of time in which at least one task waited for a CPU.",
-        _per("usage_cpu_waiting_seconds", _node_time_seconds),
-    ),
+    "cpu_waiting_ratio": _waiting("a CPU", "usage_cpu_waiting_seconds"),
     "threads": _count(
         "Most threads at once, summed over nodes; where the kernel counts none, the most seen.",
         _column("usage_threads_peak"),
@@ -301,16 +296,10 @@ FACTS: Mapping[str, JobFact] = {
     "memory_limit_hits": _count(
         "Number of times the memory limit was reached.", _column("usage_memory_limit_hits")
     ),
-    "memory_waiting_ratio": _ratio(
-        "Fraction of time in which at least one task waited for memory.",
-        _per("usage_memory_waiting_seconds", _node_time_seconds),
-    ),
+    "memory_waiting_ratio": _waiting("memory", "usage_memory_waiting_seconds"),
     "oom_kills": _count("Processes that the OOM killer terminated.", _column("usage_oom_kills")),
     "swap_peak": _bytes("Maximum swap in use.", _column("usage_swap_peak_bytes")),
-    "io_waiting_ratio": _ratio(
-        "Fraction of time in which at least one task waited for storage.",
-        _per("usage_io_waiting_seconds", _node_time_seconds),
-    ),
+    "io_waiting_ratio": _waiting("storage", "usage_io_waiting_seconds"),
     "gpus": _count("GPUs that the job held.", lambda m: m.job["gpus_held"] or 0),
     "gpu_ratio": _ratio("GPU efficiency.", _column("usage_gpu_utilization_ratio")),
     "gpu_observed": _ratio(
