@@ -198,20 +198,16 @@ def find_changes(
     return [change for change in found if change is not None][:most]
 
 
+_LESS = Advice("", "", "It needs less than it asked for", "", "", {})
+
+
 def _change(report: Report) -> Change | None:
-    first, again = report.advice[0] if report.advice else None, report.resubmission
-    if not (first or again):
+    job, again = report.job, report.resubmission
+    if not (report.advice or again):
         return None
-    return Change(
-        jobid=report.job.jobid,
-        user=report.job.user,
-        name=report.job.name,
-        cluster=report.job.cluster,
-        title=first.title if first else "It needs less than it asked for",
-        reason=first.reason if first else "",
-        step=first.step if first else "",
-        line=again.line if again else "",
-    )
+    best = report.advice[0] if report.advice else _LESS
+    of_job = (job.jobid, job.user, job.name, job.cluster)
+    return Change(*of_job, best.title, best.reason, best.step, again.line if again else "")
 
 
 def document(present: Present) -> Document:
