@@ -38,7 +38,7 @@ from batchjob_stats_db.poller.job_comments import JobCommentWriter
 from batchjob_stats_db.poller.messages.causes import Causes
 from batchjob_stats_db.poller.messages.options import NO_MESSAGES, MessageOptions
 from batchjob_stats_db.poller.options import ClusterSettings, PollOptions, RetentionOptions
-from batchjob_stats_db.poller.reread import Pace, Rereader, read_missing_scripts
+from batchjob_stats_db.poller.reread import Pace, Rereader
 from batchjob_stats_db.poller.retention import delete_expired
 from batchjob_stats_db.poller.self_metrics import PollerMetrics, count_measured, show_only
 from batchjob_stats_db.queries.operators import held_gpus
@@ -155,8 +155,7 @@ class Poller:
         for provider in self.cluster.associations:
             yield provider.name, partial(self._poll_associations, provider)
         yield "reread", partial(self._rereader.reread_due_sources, stop)
-        read_scripts = partial(read_missing_scripts, self.cluster.sources, self.store)
-        yield "scripts", partial(read_scripts, self._batch_writer, self._now(), stop)
+        yield "scripts", partial(self._rereader.read_missing_scripts, stop)
         if self._live is not None:
             yield "running jobs", partial(self._measure_running, self._live)
             yield "measurements", partial(self._measure, stop)
