@@ -160,7 +160,9 @@ class Poller:
             yield "running jobs", partial(self._measure_running, self._live)
             yield "measurements", partial(self._measure, stop)
         yield "messages", self._causes.look
-        yield "comments", partial(self._write_comments, stop, self._now())
+        now, on_progress = self._now(), self._signal_progress
+        comment = partial(do_each, self._comment_writers, lambda x: x.run(now, stop, on_progress))
+        yield "comments", comment
         yield "sums", partial(self._roll_up, stop)
         yield "retention", partial(delete_expired, self.store, self._retention, self._now())
         yield "counts", self._count_unfinished
@@ -257,11 +259,6 @@ class Poller:
         self.store.forget_watermark(key)
         if not self.store.watermark(source.name):  # so that the first poll does not read it again
             self.store.write(Batch((), (), source.watermark_at(covered), covered), source.name)
-
-    def _write_comments(self, stop: threading.Event, now: int) -> bool:
-        return do_each(
-            self._comment_writers, lambda writer: writer.run(now, stop, self._signal_progress)
-        )
 
     def _poll_associations(self, source: AssociationsSource) -> None:
         started = self._monotonic()
