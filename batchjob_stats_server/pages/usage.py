@@ -1,7 +1,7 @@
 """Usage of users and accounts, with energy and emissions, by day and in total."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Response
@@ -12,7 +12,7 @@ from batchjob_stats_db.database.access import Access, ClusterAccount
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_db.queries.filters import cluster_names
-from batchjob_stats_db.queries.stats import AccountRecord, account_record
+from batchjob_stats_db.queries.stats import account_record
 from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.params import InQuery, QueryParams, SumsParams, Word
 from batchjob_stats_server.auth.rights import log_jobs_seen
@@ -192,7 +192,7 @@ def account(
         user_sums = queries.sum_usage(
             db, access, ["username"], since, until, cluster=cluster, account=account
         )
-        names = {row["username"] for row in record.members} if record else set()
+        names = {row["username"] for row in record["members"]} if record else set()
         is_member = any(own.user in names for own in access.users if own.cluster in ("", cluster))
         if not (user_sums or (record and (sees_all or is_member))):
             raise Problem(404, f"account {account} does not exist, or is not yours to see")
@@ -202,7 +202,7 @@ def account(
     log_jobs_seen(page.principal, f"account {account}", user_sums)
     members = _member_rows(record, access, cluster, user_sums, sees_all)
     reading = page.services.readings.of(cluster, page.services.clock())
-    limits = (word.partition("=") for word in (record.limits.split() if record else ()))
+    limits = (word.partition("=") for word in (record["limits"].split() if record else ()))
     shares = reading.shares.get(account, {}) if reading else {}
     return page.render(
         "account.html", cluster=cluster, account=account, record=record, sees_all=sees_all,
@@ -214,14 +214,14 @@ def account(
 
 
 def _member_rows(
-    record: AccountRecord | None, access: Access, cluster: str, usage_rows: Sequence[Any],
+    record: Mapping[str, Any] | None, access: Access, cluster: str, usage_rows: Sequence[Any],
     sees_all: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Members and other users, with roles and sums, the most CPU time first."""
     own_users = {each.user for each in access.users if each.cluster in ("", cluster)}
     sums = {row["username"]: row for row in usage_rows}
     roles: dict[str, list[str]] = {name: [] for name in sums}
-    for row in record.members if record else ():
+    for row in record["members"] if record else ():
         if sees_all or row["username"] in own_users:
             roles.setdefault(row["username"], []).append(row["role"])
     members: list[dict[str, Any]] = [
