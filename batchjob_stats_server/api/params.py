@@ -185,6 +185,12 @@ class ClusterParams(QueryParams):
     cluster: Word | None = None
 
 
+class UserParams(QueryParams):
+    """Restricts the answer to a user."""
+
+    user: Word | None = None
+
+
 class ClusterRows(RowsParams, ClusterParams):
     """Keys and format of the rows, and a cluster."""
 

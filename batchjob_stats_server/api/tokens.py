@@ -8,7 +8,7 @@ from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import tokens as token_store
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import PREFIX, InQuery, QueryParams, RowId, Word
+from batchjob_stats_server.api.params import PREFIX, InQuery, RowId, UserParams, Word
 from batchjob_stats_server.api.rows import as_answer_row
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal, log_action
@@ -58,14 +58,8 @@ class MadeToken(BaseModel):
     expiry_time: int
 
 
-class TokensQuery(QueryParams):
-    """Selects the user whose tokens are listed; only an admin sees those of others."""
-
-    user: Word | None = None
-
-
 @router.get("/tokens")
-def tokens(caller: CurrentCaller, params: InQuery[TokensQuery]) -> list[TokenRow]:
+def tokens(caller: CurrentCaller, params: InQuery[UserParams]) -> list[TokenRow]:
     """The caller's tokens; for admins all tokens of their clusters, or those of one user."""
     services, principal = caller.services, caller.principal
     if principal.role is not TokenRole.ADMIN and params.user not in (None, principal.user):
