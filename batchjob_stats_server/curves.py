@@ -243,27 +243,6 @@ def node_window(since: int | None, until: int | None, now: int) -> tuple[int, in
     return max(begin, end - _MOST_DAYS * DAY), end
 
 
-class NodePlot(NamedTuple):
-    """Curves that are drawn together, and the limit that is drawn with them."""
-
-    title: str
-    curves: tuple[str, ...]
-    limit: str = ""
-    ceiling: float | None = None
-    gpu: bool = False
-
-
-NODE_PLOTS = (
-    NodePlot("CPUs in use", ("cpu",), "cpus"),
-    NodePlot("Memory in use", ("memory",), "memory_total"),
-    NodePlot("Power", ("power",)),
-    NodePlot("GPU use", ("gpu_utilization",), ceiling=1.0, gpu=True),
-    NodePlot("GPU memory", ("gpu_memory",), "gpu_memory_total", gpu=True),
-    NodePlot("GPU power", ("gpu_power",), gpu=True),
-    NodePlot("GPU temperature", ("gpu_temperature",), gpu=True),
-)
-
-
 def node_lines(
     history: TimeSeriesStore, cluster: str, instance: str, window: tuple[int, int],
     curves: Sequence[NodeCurve], points: int,

@@ -1,6 +1,6 @@
 """The page of a node: its current state and GPUs, its curves, and its jobs over time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -15,7 +15,7 @@ from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.params import InQuery, QueryParams, Time, Word
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.cluster_readings import NodeGpu, NodeState
-from batchjob_stats_server.curves import NODE_PLOTS, node_window
+from batchjob_stats_server.curves import node_window
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.clusters import can_see_totals
 from batchjob_stats_server.pages.rendering import (
@@ -40,6 +40,17 @@ _LANE_HEIGHT = 22  # height of a lane of the timeline
 _MIN_LABELLED_WIDTH = 46  # minimum width of a bar with text
 _COLOUR_COUNT = 8
 _TIME_COLUMNS = ("id", "start_time", "end_time")  # all that is shown of other users' jobs
+
+# Title and curve of each plot, and the limit that is drawn: a curve, or a number.
+_PLOTS: Sequence[tuple[str, str, Mapping[str, str]]] = (
+    ("CPUs in use", "cpu", {"limit": "cpus"}),
+    ("Memory in use", "memory", {"limit": "memory_total"}),
+    ("Power", "power", {}),
+    ("GPU use", "gpu_utilization", {"ceiling": "1.0"}),
+    ("GPU memory", "gpu_memory", {"limit": "gpu_memory_total"}),
+    ("GPU power", "gpu_power", {}),
+    ("GPU temperature", "gpu_temperature", {}),
+)
 
 
 class NodeForm(QueryParams):
@@ -84,7 +95,7 @@ def node(page: RequestPage, cluster: Word, node: Word, form: InQuery[NodeForm]) 
         timeline=_timeline(rows, hidden_spans, since, until, page.now), width=TIMELINE_WIDTH,
         is_restricted=not sees_all, has_measurements=sees_all and exporter_answers,
         zones=usage_bars.node_zones(),
-        plots=[plot for plot in NODE_PLOTS if gpus or not plot.gpu],
+        plots=[plot for plot in _PLOTS if gpus or not plot[1].startswith("gpu_")],
         grafana_url=page.grafana_url(
             "node", since * 1000, until * 1000, cluster=cluster, node=node
         ),
