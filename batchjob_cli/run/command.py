@@ -12,29 +12,15 @@ from typing import Any
 
 from batchjob.local_runs.directory import RUNS, NoDataDirectory, create_directory, data_directory
 from batchjob.local_runs.record import Run
+from batchjob.runtime import values
 from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import future_time
 from batchjob.runtime.user_files import ForeignFileError
-from batchjob.runtime.values import (
-    at_least_one,
-    duration,
-    format_cpu_list,
-    parse_cpu_list,
-    with_metavar,
-)
 from batchjob_cli.client import remote_runs
 from batchjob_cli.client.connect import add_arguments, plain_parser
-from batchjob_cli.run import defaults, user_scope
+from batchjob_cli.run import defaults, lifecycle, user_scope
 from batchjob_cli.run.gpus import RunGpus
 from batchjob_cli.run.launch import LAUNCH_FAILED, WRONG_USAGE, RunStartError
-from batchjob_cli.run.lifecycle import (
-    execute_run,
-    page_url,
-    print_message,
-    record_run,
-    wait_for_start,
-    wait_reason,
-)
 from batchjob_cli.run.limits import RunLimits, excess_over_machine
 from batchjob_cli.run.queue import PersonLimits, QueuedRun
 from batchjob_cli.run.summary import describe_start, set_up_log
@@ -71,10 +57,10 @@ def _run_with_messages(
     try:
         status = _run(spec, mask, send_message)
     except RunStartError as error:
-        print_message(str(error))
+        lifecycle.print_message(str(error))
         return error.status
     except OSError as error:
-        print_message(f"{error.filename or 'the run'}: {error.strerror}")
+        lifecycle.print_message(f"{error.filename or 'the run'}: {error.strerror}")
         return LAUNCH_FAILED
     # A shell ends its loop only if SIGINT terminates us, as Ctrl-C would.
     if status == 128 + signal.SIGINT:
@@ -92,23 +78,25 @@ def _run(spec: defaults.RunSpecification, mask: set[int], send_message: SendMess
         if spec.gpus:
             gpus = stack.enter_context(contextlib.closing(RunGpus(spec.gpus, jobid)))
             conditions.append(gpus)
-        record: Run | None = defaults.first_record(spec, jobid, wait_reason(spec, conditions))
+        record: Run | None = defaults.first_record(
+            spec, jobid, lifecycle.wait_reason(spec, conditions)
+        )
         assert record is not None
         refusals = [each.refusal for each in queued_runs if record.reason and each.refusal]
         if refusals:
             raise RunStartError(refusals[0], WRONG_USAGE)
-        with record_run(spec, record):
+        with lifecycle.record_run(spec, record):
             if record.reason:
                 send_message(_start_message(spec, record))
                 if not (spec.quiet or spec.detach):
-                    print_message(f"run {jobid} is waiting: {record.reason}")
-                record = wait_for_start(spec, record, conditions)
+                    lifecycle.print_message(f"run {jobid} is waiting: {record.reason}")
+                record = lifecycle.wait_for_start(spec, record, conditions)
                 if record is None:
                     return 128 + signal.SIGTERM
             if gpus:
                 spec = spec._replace(gpu_numbers=frozenset(gpu.number for gpu in gpus.gpus))
                 os.environ.update(gpus.environment())
-            return execute_run(
+            return lifecycle.execute_run(
                 spec, record, mask, lambda started: send_message(_start_message(spec, started))
             )
 
@@ -123,7 +111,9 @@ def _join_queues(
             queued_run = QueuedRun(runs, jobid, person, limits, spec.limits)
             yield stack.enter_context(contextlib.closing(queued_run))
         except ForeignFileError as error:
-            print_message(f"max-runs: {error.filename}: {error.strerror}; continuing without")
+            lifecycle.print_message(
+                f"max-runs: {error.filename}: {error.strerror}; continuing without"
+            )
         except OSError as error:
             reason = spec.no_data or f"{error.filename or spec.data}: {error.strerror}"
             raise RunStartError(f"max-runs: the runs cannot be counted: {reason}") from error
@@ -134,7 +124,7 @@ def _start_message(spec: defaults.RunSpecification, run: Run) -> str:
     at = spec.start_at
     if spec.quiet:
         return run.jobid
-    page = page_url(spec, run)
+    page = lifecycle.page_url(spec, run)
     return "\n".join([run.jobid, describe_start(run, at), *([f"live at {page}"] if page else [])])
 
 
@@ -149,15 +139,15 @@ def _parser() -> argparse.ArgumentParser:
     text = "memory limit, such as 4G; in bytes without a unit"
     add("--memory", type=defaults.positive_size, help=text)
     text = "number of whole GPUs that no other run holds; the run waits for them"
-    add("--gpus", type=at_least_one, help=text)
+    add("--gpus", type=values.at_least_one, help=text)
     text = (
         "limit for reads and for writes, in bytes per second, on the disk of the working directory"
     )
     add("--io", type=defaults.positive_size, help=text)
     text = "time limit, such as 90s or 2h; in seconds without a unit"
-    add("--time-limit", type=duration, help=text)
+    add("--time-limit", type=values.duration, help=text)
     text = "time between SIGTERM and SIGKILL at the time limit (default: 10s)"
-    add("--grace", type=duration, help=text)
+    add("--grace", type=values.duration, help=text)
     add("--at", type=future_time, help="start time: 22:30, 2026-04-04T22:30 or +90m")
     add("--detach", action="store_true", help="run in the background and print the run's id")
     text = "auto: a cgroup if one can be created, else the process tree"
@@ -231,12 +221,14 @@ def _build_specification(
     )
 
 
-@with_metavar("LIST")
+@values.with_metavar("LIST")
 def _usable_cpus(text: str) -> frozenset[int]:
     """CPUs that this process may use itself; raises ValueError."""
-    cpus, usable = parse_cpu_list(text), os.sched_getaffinity(0)
+    cpus, usable = values.parse_cpu_list(text), os.sched_getaffinity(0)
     if missing := cpus - usable:
-        raise ValueError(f"CPU {min(missing)} is not usable; usable are {format_cpu_list(usable)}")
+        raise ValueError(
+            f"CPU {min(missing)} is not usable; usable are {values.format_cpu_list(usable)}"
+        )
     return cpus
 
 

@@ -4,14 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from batchjob.quantities.gpu import (
-    GPU_MEMORY_TOTAL,
-    GPU_MEMORY_USED,
-    GPU_POWER,
-    GPU_TEMPERATURE,
-    GPU_UTILIZATION,
-    JOB_GPU_INFO,
-)
+from batchjob.quantities import gpu as gpu_metrics
 from batchjob_cli.up.demo_recording import (
     CLUSTER,
     MIB,
@@ -156,7 +149,7 @@ class DemoHistory:
             for *_, node_index, job in stays:
                 if str(gpu) in job.loads[node_index]["gpus"]:
                     info_labels = {**labels, "jobid": job.record.jobid, "confirmed": "true"}
-                    yield SeriesValue(JOB_GPU_INFO.name, info_labels, 1.0)
+                    yield SeriesValue(gpu_metrics.JOB_GPU_INFO.name, info_labels, 1.0)
 
 
 def _gpu_labels(node: str, gpu: int) -> dict[str, str]:
@@ -164,11 +157,11 @@ def _gpu_labels(node: str, gpu: int) -> dict[str, str]:
 
 
 _GPU_VALUES: Mapping[str, Callable[[float, float], float]] = {
-    GPU_UTILIZATION.name: lambda ratio, _: ratio,
-    GPU_MEMORY_USED.name: lambda _, memory: memory,
-    GPU_MEMORY_TOTAL.name: lambda *_: float(_GPU_MEMORY_BYTES),
-    GPU_POWER.name: lambda ratio, _: gpu_watts(ratio),
-    GPU_TEMPERATURE.name: lambda ratio, _: 34 + 30 * ratio,
+    gpu_metrics.GPU_UTILIZATION.name: lambda ratio, _: ratio,
+    gpu_metrics.GPU_MEMORY_USED.name: lambda _, memory: memory,
+    gpu_metrics.GPU_MEMORY_TOTAL.name: lambda *_: float(_GPU_MEMORY_BYTES),
+    gpu_metrics.GPU_POWER.name: lambda ratio, _: gpu_watts(ratio),
+    gpu_metrics.GPU_TEMPERATURE.name: lambda ratio, _: 34 + 30 * ratio,
 }
 
 _Value = Callable[[Mapping[str, int], NodeLoad], float]

@@ -15,16 +15,9 @@ from sqlalchemy.engine import RowMapping
 
 from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
 from batchjob_stats_server.api import jobs
+from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import TurnRoute, answer, list_type, union_of_lists
 from batchjob_stats_server.api.metrics import MetricRow, MetricsQuery, job_metrics
-from batchjob_stats_server.api.params import (
-    PREFIX,
-    ClusterRows,
-    InQuery,
-    QueryParams,
-    RunParams,
-    Word,
-)
 from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import log_jobs_seen
@@ -32,19 +25,19 @@ from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.report import model
 from batchjob_stats_server.report.forms import FORMS, as_json
 
-router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
+router = APIRouter(prefix=p.PREFIX, route_class=TurnRoute)
 
 
 ReportFormat = Literal["json", "text", "markdown", "html", "seff", "jobstats"]
 
 
-class ReportQuery(RunParams):
+class ReportQuery(p.RunParams):
     """Selects the run and the format of its report."""
 
     format: ReportFormat | None = Field(
         None, description="Default: the media type of the Accept header."
     )
-    zone: Word = Field("UTC", description="Time zone of times in text, such as Europe/Paris.")
+    zone: p.Word = Field("UTC", description="Time zone of times in text, such as Europe/Paris.")
 
 
 _MEDIA_TYPES = {media_type: name for name, (media_type, _) in FORMS.items() if name != "seff"}
@@ -60,7 +53,7 @@ _INLINE_STYLE_POLICY = (
     responses={200: {"content": {media_type: {} for media_type in _MEDIA_TYPES}}},
 )
 def job_report(
-    caller: CurrentCaller, request: Request, jobid: jobs.JobId, params: InQuery[ReportQuery]
+    caller: CurrentCaller, request: Request, jobid: jobs.JobId, params: p.InQuery[ReportQuery]
 ) -> Response:
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
     try:
@@ -86,7 +79,7 @@ def job_report(
     return Response(write(report, zone), media_type=media_type, headers=headers)
 
 
-def _find_run(caller: Caller, jobid: str, params: RunParams) -> RowMapping | None:
+def _find_run(caller: Caller, jobid: str, params: p.RunParams) -> RowMapping | None:
     """The run whose report is asked for, which the audit log records."""
     with caller.services.reader.connect() as db:
         run = jobs.run_of(db, caller.access, jobid, params.cluster, params.run)
@@ -128,15 +121,15 @@ def _quality(text: str) -> float:
         return 0.0
 
 
-class _JobIdParam(QueryParams):
-    jobid: Word | None = Field(
+class _JobIdParam(p.QueryParams):
+    jobid: p.Word | None = Field(
         None,
         description="Job id in the notation of the scheduler. Without one, or if there is no such "
         "job that the caller may see, there are no rows.",
     )
 
 
-class OneJobQuery(ClusterRows, _JobIdParam):
+class OneJobQuery(p.ClusterRows, _JobIdParam):
     """Selects a job."""
 
 
@@ -161,7 +154,7 @@ REPORT_ROWS: Mapping[ReportPart, type[Any]] = {
 
 
 @router.get("/job", response_model=list_type(jobs.JobRow))
-def one_job(caller: CurrentCaller, params: InQuery[OneJobQuery]) -> Response:
+def one_job(caller: CurrentCaller, params: p.InQuery[OneJobQuery]) -> Response:
     """All runs of a job, latest first."""
     if params.jobid is None:
         return answer([], params, jobs.JobRow)
@@ -169,7 +162,7 @@ def one_job(caller: CurrentCaller, params: InQuery[OneJobQuery]) -> Response:
 
 
 @router.get("/job/metrics", response_model=list[MetricRow])
-async def one_job_metrics(caller: CurrentCaller, params: InQuery[OneJobMetricsQuery]) -> Response:
+async def one_job_metrics(caller: CurrentCaller, params: p.InQuery[OneJobMetricsQuery]) -> Response:
     """Usage of one run of a job over time, by node and GPU; gaps have no points."""
     if params.jobid is None:
         return answer([], params, MetricRow)
@@ -178,7 +171,7 @@ async def one_job_metrics(caller: CurrentCaller, params: InQuery[OneJobMetricsQu
 
 @router.get("/job/report/{part}", response_model=union_of_lists(REPORT_ROWS.values()))
 def one_job_report(
-    caller: CurrentCaller, part: ReportPart, params: InQuery[OneJobPartsQuery]
+    caller: CurrentCaller, part: ReportPart, params: p.InQuery[OneJobPartsQuery]
 ) -> Response:
     """A list of the report of one run: efficiency, advice, comparisons, skipped rules or logs."""
     run = _find_run(caller, params.jobid, params) if params.jobid else None
@@ -191,7 +184,7 @@ def one_job_report(
 
 @router.get("/job/{part}", response_model=jobs.PART_LISTS)
 def one_job_parts(
-    caller: CurrentCaller, part: jobs.JobPart, params: InQuery[OneJobPartsQuery]
+    caller: CurrentCaller, part: jobs.JobPart, params: p.InQuery[OneJobPartsQuery]
 ) -> Response:
     """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
     if params.jobid is None:

@@ -8,14 +8,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlalchemy.engine import RowMapping
 
-from batchjob.judgements import (
-    BASIS_MEANS,
-    ENERGY_MEANS,
-    FAILED_MEANS,
-    USED_MEMORY_MEANS,
-    WASTE_MEANS,
-    thresholds,
-)
+from batchjob import judgements
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries import operators, stats, usage
 from batchjob_stats_db.queries.operators import RESOURCES, unused_key
@@ -43,10 +36,12 @@ def _number(name: str) -> sa.Column[float]:
 
 _USAGE = (
     "Sums of the caller's jobs, or of all they may see; keys not grouped by are null. "
-    f"{FAILED_MEANS} {BASIS_MEANS} {ENERGY_MEANS}"
+    f"{judgements.FAILED_MEANS} {judgements.BASIS_MEANS} {judgements.ENERGY_MEANS}"
 )
-_WASTE = f"Users with the most unused resources. {WASTE_MEANS} {USED_MEMORY_MEANS}"
-_FAILURES = f"Users with the most failed jobs. {FAILED_MEANS}"
+_WASTE = (
+    f"Users with the most unused resources. {judgements.WASTE_MEANS} {judgements.USED_MEMORY_MEANS}"
+)
+_FAILURES = f"Users with the most failed jobs. {judgements.FAILED_MEANS}"
 _daily, _account, _state = schema.daily_usage.c, schema.account.c, schema.poll_state.c
 _WHOSE = (_daily.cluster, _daily.day, _daily.account, _daily.username)
 _WASTE_COLUMNS = [name for pair in RESOURCES.values() for name in pair]
@@ -199,7 +194,7 @@ def usual_waits(caller: CurrentCaller, params: p.InQuery[p.ClusterRows]) -> Resp
 @router.get("/stats/idle-gpus", response_model=list_type(IdleGpuRow))
 def idle_gpus(caller: CurrentCaller, params: p.InQuery[IdleQuery]) -> Response:
     """Running jobs that leave allocated GPUs unused, as last measured."""
-    limits = thresholds()
+    limits = judgements.thresholds()
     ratio, seconds = params.utilization_at_most, params.held_at_least
     at_most = limits.idle_gpu if ratio is None else ratio
     held = limits.idle_after if seconds is None else seconds
