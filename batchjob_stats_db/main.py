@@ -46,8 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    parser = _parser()
-    flags = parse_flags(parser, arguments)
+    flags = parse_flags(_parser(), arguments)
     arguments_by_name = {name: flags.pop(name) for name in list(flags) if "." not in name}
     poller_settings = settings(flags, arguments_by_name["config_file"])
     logs.set_up(poller_settings.log)

@@ -197,8 +197,7 @@ def create_server(chosen: ServerSettings, services: Services) -> AnsweringServer
 
 
 def _serve(chosen: ServerSettings) -> int:
-    services = build(chosen)
-    server = create_server(chosen, services)
+    server = create_server(chosen, build(chosen))
     server.ends_process = True
     with open_listener(chosen.web.listen_address) as listener:
         server.run(sockets=[listener])

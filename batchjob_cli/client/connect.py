@@ -146,8 +146,7 @@ def _has_read(server: "Server", run: "Run") -> bool:
 def named_server(given: argparse.Namespace) -> "Server":
     from batchjob_cli.client.remote import Server
 
-    token = _read_token(given.token_file)
-    return Server(given.server, token, given.ca_file, given.cert, given.key)
+    return Server(given.server, _read_token(given.token_file), given.ca_file, given.cert, given.key)
 
 
 def _read_token(path: str) -> str:

@@ -38,8 +38,7 @@ def rows(
     """One for each moment and node, oldest first: `time` (epoch seconds), `jobid`, `node`, and the
     mean of each curve up to then. Raises SettingsError.
     """
-    parameters = {"metric": CURVES[type], **window}
-    answer = query(f"jobs/{quote(jobid, safe='')}/metrics", parameters)
+    answer = query(f"jobs/{quote(jobid, safe='')}/metrics", {"metric": CURVES[type], **window})
     values_by_place: dict[tuple[int, str], dict[str, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )

@@ -405,8 +405,7 @@ def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool
 def _sort(
     db: Connection, access: Access, which: Filter, order: SortOrder, page: Page
 ) -> tuple[list[FoundJob], After | None]:
-    clusters = cluster_names(db, which.cluster)
-    source, candidates = _candidates(access, which, clusters)
+    source, candidates = _candidates(access, which, cluster_names(db, which.cluster))
     check_row_limit(db, source, candidates, f"jobs by {order.key}")
     column, limit = statement_column(order.key), min(page.limit, MAX_PAGE_ROWS)
     key = getattr(column, "element", column)  # without its label

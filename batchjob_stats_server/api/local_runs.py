@@ -211,8 +211,7 @@ def start_run(control: AdminsControl, caller: CurrentCaller, new_run: NewRun) ->
 @router.get("/runs/{run}")
 def local_run(control: Control, caller: CurrentCaller, run: RunId) -> LocalRun:
     """The current record of a run, which may be newer than the database."""
-    record = _show_run(control, caller, run)
-    return to_answer(record)
+    return to_answer(_show_run(control, caller, run))
 
 
 @router.post("/runs/{run}/stop")

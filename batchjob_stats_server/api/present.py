@@ -130,8 +130,7 @@ def gather(sources: "Services | ReportSources", access: Access, user: str | None
     since = day_of(now) - DAY
     with sources.reader.connect() as db:
         running = list_jobs(db, access, own._replace(running=True), page=live).rows
-        pending = own._replace(states=(JobState.PENDING,))
-        waiting = list_jobs(db, access, pending, page=live).rows
+        waiting = list_jobs(db, access, own._replace(states=(JobState.PENDING,)), page=live).rows
         # In the order of an index: the newest jobs are read, not all that a person ever had.
         newest = own._replace(started_from=since - _LONGEST_DAYS * DAY, ended_from=since)
         ended, more = list_jobs(db, access, newest, page=Page(_MOST_ENDED, columns=COLUMNS))

@@ -106,8 +106,7 @@ def sums(caller: CurrentCaller, params: p.InQuery[UsageQuery]) -> Response:
 def usage_emissions(caller: CurrentCaller, params: p.InQuery[UsageQuery]) -> Response:
     """Grams of CO2 equivalent by provider; figures of different providers must not be added."""
     what = {"sums": schema.EMISSIONS, "most": usage.MAX_ROWS}
-    rows = _sums(caller, params, params.keys(), **what)
-    return answer(rows, params, EmissionsRow)
+    return answer(_sums(caller, params, params.keys(), **what), params, EmissionsRow)
 
 
 @router.get("/accounts", response_model=list_type(AccountRow))
@@ -149,8 +148,7 @@ def waste(caller: CurrentCaller, params: p.InQuery[WasteQuery]) -> Response:
 @router.get("/stats/failures", response_model=list_type(FailureRow), description=_FAILURES)
 def failures(caller: CurrentCaller, params: p.InQuery[SumsQuery]) -> Response:
     """Users with the most failed jobs."""
-    columns = ["jobs_ended", "jobs_failed"]
-    rows = _sums(caller, params, [KEYS[params.by]], columns=columns)
+    rows = _sums(caller, params, [KEYS[params.by]], columns=["jobs_ended", "jobs_failed"])
     return answer(operators.most_failures(rows, params.limit), params, FailureRow)
 
 

@@ -81,8 +81,7 @@ def make_token(caller: CurrentCaller, new_token: NewToken) -> MadeToken:
     if not is_login(user := new_token.user or principal.user):
         raise Problem(422, "user: expected the name of one user")
     now = int(services.clock())
-    longest = int(services.settings.auth.longest_token)
-    expiry = now + min(new_token.lifetime_seconds, longest)
+    expiry = now + min(new_token.lifetime_seconds, int(services.settings.auth.longest_token))
     if principal.expiry_time is not None:
         expiry = min(expiry, principal.expiry_time)
     cluster = new_token.cluster or (principal.clusters[0] if len(principal.clusters) == 1 else "")

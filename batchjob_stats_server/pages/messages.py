@@ -50,8 +50,7 @@ def messages(page: RequestPage) -> Response:
 def subscribe(page: RequestPage, form: OwnForm) -> Response:
     """Subscribe. The key of a webhook is shown in this response."""
     refuse_other_fields(form, api.NewSubscription.model_fields)
-    new = _validated(api.NewSubscription, form)
-    return _render_messages(page, api.subscribe(page, new))
+    return _render_messages(page, api.subscribe(page, _validated(api.NewSubscription, form)))
 
 
 @router.post("/messages/{subscription_id}/remove")

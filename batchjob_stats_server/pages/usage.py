@@ -54,8 +54,7 @@ def _time_measure(what: str) -> Measure:
         used, allocated = row[f"{what}_seconds"], row[f"{what}_allocated_seconds"]
         return used, max(0.0, allocated - used)
 
-    title = f"{what.upper()} time"
-    return Measure(title, _USED_AND_UNUSED, values, template_filters.hours, 3600.0)
+    return Measure(f"{what.upper()} time", _USED_AND_UNUSED, values, template_filters.hours, 3600.0)
 
 
 MEASURES = {

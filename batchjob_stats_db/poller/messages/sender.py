@@ -148,8 +148,7 @@ class Sender:
                     if state:
                         done = outbox.finish(db, batch.id, state, outcome.detail, now)
                     else:
-                        doubt = outcome.result == "doubt"
-                        outbox.postpone(db, batch, is_doubtful=doubt, now=now)
+                        outbox.postpone(db, batch, is_doubtful=outcome.result == "doubt", now=now)
             except sa.exc.DBAPIError as error:
                 self._log_once.failure("outbox", "messages: the database: %s", error.orig)
                 time.sleep(_DATABASE_RETRY_SECONDS)
