@@ -46,7 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    flags = parse_flags(_parser(), arguments)
+    parser = _parser()
+    flags = parse_flags(parser, arguments)
     arguments_by_name = {name: flags.pop(name) for name in list(flags) if "." not in name}
     poller_settings = settings(flags, arguments_by_name["config_file"])
     logs.set_up(poller_settings.log)
@@ -64,10 +65,10 @@ def _parser() -> Parser:
         prog="batchjob_stats_db", description="Poll scheduler accounting into the job database."
     )
     parser.add_argument("--version", action="version", version=f"batchjob_stats_db {__version__}")
-    text = "YAML configuration file with options and clusters."
-    parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH", help=text)
-    text = "Check the configuration and file permissions, and exit."
-    parser.add_argument("--check", dest="check_config", action="store_true", help=text)
+    parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH",
+                        help="YAML configuration file with options and clusters.")  # fmt: skip
+    parser.add_argument("--check", dest="check_config", action="store_true",
+                        help="Check the configuration and file permissions, and exit.")  # fmt: skip
     parser.add_argument("--once", action="store_true", help="Poll each cluster once, and exit.")
     add_flags(parser, SECTIONS)
     parsers = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
@@ -86,15 +87,16 @@ def _parser() -> Parser:
         "recompute", commands.recompute_usage, "Measure jobs again and recompute the daily sums."
     )
     backup = add("backup", commands.back_up, "Back up the database while it is in use.")
-    text = "A directory; or a file, whose name ends in .db or .dump (default: backup.directory)."
-    backup.add_argument("target", type=Path, nargs="?", help=text)
+    backup.add_argument("target", type=Path, nargs="?",
+                      help="A directory; or a file, whose name ends in .db or .dump "
+                      "(default: backup.directory).")  # fmt: skip
     backup.add_argument("--keep", type=integer,
                         help="Number of backups to keep in the directory (default: backup.keep "
                         "in backup.directory, all elsewhere).")  # fmt: skip
     add("check", commands.check_records, "Check for damage, gaps and orphaned rows.")
     export = add("export", commands.export, "Write job records to standard output.")
-    text = "Output format (default: json)."
-    export.add_argument("--format", choices=("json", "csv", "parquet"), default="json", help=text)
+    export.add_argument("--format", choices=("json", "csv", "parquet"), default="json",
+                     help="Output format (default: json).")  # fmt: skip
     export.add_argument(
         "--output", type=Path, metavar="FILE", help="Parquet file to write (with --format parquet)."
     )
@@ -110,10 +112,17 @@ def _parser() -> Parser:
     anonymise = add(
         "anonymise", commands.anonymise, "Replace the users of ended jobs with pseudonyms."
     )
-    text = "File with a secret; the same secret gives the same pseudonyms."
-    anonymise.add_argument("--key-file", required=True, metavar="FILE", help=text)
-    text = "Only jobs that ended longer ago than this, such as 365d."
-    anonymise.add_argument("--older-than", type=duration, help=text)
+    anonymise.add_argument(
+        "--key-file",
+        required=True,
+        metavar="FILE",
+        help="File with a secret; the same secret gives the same pseudonyms.",
+    )
+    anonymise.add_argument(
+        "--older-than",
+        type=duration,
+        help="Only jobs that ended longer ago than this, such as 365d.",
+    )
     forget = add("forget", commands.forget, "Delete all data about a user.")
     forget.add_argument("--user", required=True, help="Login name of the user.")
     for command in (backfill, recompute, export, forget):

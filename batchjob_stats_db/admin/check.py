@@ -89,6 +89,7 @@ def _stale_sources(db: Connection, now: int) -> Iterator[str]:
 
 
 def _days_without_jobs(db: Connection, cluster: str) -> Iterator[str]:
+    """Days without jobs between days with jobs."""
     daily = schema.daily_usage.c
     query = sa.select(daily.day).where(daily.cluster == cluster).distinct().order_by(daily.day)
     for day, following in pairwise(db.execute(query).scalars().all()):

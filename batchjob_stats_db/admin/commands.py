@@ -141,7 +141,8 @@ def backfill(settings: PollerSettings, given: Arguments) -> int:
 def recompute_usage(settings: PollerSettings, given: Arguments) -> int:
     settings = select_clusters(settings, given)
     with open_for_writing(settings) as engine:
-        for poller in PollerService(settings, engine).pollers:
+        service = PollerService(settings, engine)
+        for poller in service.pollers:
             name = poller.cluster.name
             with engine.begin() as db:
                 jobs = mark_for_measurement(db, name, given.since, given.until, int(time.time()))

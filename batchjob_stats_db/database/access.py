@@ -38,6 +38,7 @@ class Access(NamedTuple):
     clusters: tuple[str, ...] = ()  # clusters on which all jobs may be seen
 
     def sees_all(self, cluster: str) -> bool:
+        """Whether all jobs of the cluster may be seen."""
         return self.everything or cluster in self.clusters
 
     def is_small(self) -> bool:

@@ -6,7 +6,6 @@ not written, so that a poll of 5000 running jobs costs only a comparison.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -36,16 +35,14 @@ _START_INDEX, _END_INDEX, _UID_INDEX = map(
 _CHUNK_RECORDS = 5000  # records whose rows are in memory at the same time
 
 
-@dataclass(eq=False)
 class JobWriter:
     """Writes one cluster's records within a transaction."""
 
-    _db: Connection
-    _cluster: str
-    _policy: UsagePolicy
-    _now: int
-
-    def __post_init__(self) -> None:
+    def __init__(self, db: Connection, cluster: str, policy: UsagePolicy, now: int) -> None:
+        self._db = db
+        self._cluster = cluster
+        self._policy = policy
+        self._now = now
         self.counts = Counter(new=0, changed=0, unchanged=0, quarantined=0)
         """How many records were new and so on."""
         self.newly_ended: list[JobRecord] = []

@@ -8,15 +8,24 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from batchjob.judgements import MORE_CPU, exceeds_cpus
-from batchjob.schedulers import records
+from batchjob.schedulers.records import (
+    Associations,
+    JobKey,
+    JobRecord,
+    dropped_values,
+    is_outdated,
+    unabridged_name,
+    withdraws_allocation,
+    without_growing_values,
+)
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.upsert import write_or_quarantine
 from batchjob_stats_db.days import DAY, days_of
 
-_NODES = records.JobRecord._fields.index("nodes")
-_STEPS = records.JobRecord._fields.index("steps")
-_STATE = records.JobRecord._fields.index("state")
-assert records.JobRecord._fields[-2:] == ("steps", "reallocations")
+_NODES = JobRecord._fields.index("nodes")
+_STEPS = JobRecord._fields.index("steps")
+_STATE = JobRecord._fields.index("state")
+assert JobRecord._fields[-2:] == ("steps", "reallocations")
 
 _FIELDS = [column.name for column in schema.job.columns if column.name != "id"]
 _TOTALS = _FIELDS.index("user_cpu_seconds")  # the last columns of the scheduler
@@ -52,12 +61,12 @@ class UsagePolicy(NamedTuple):
         return due if due > now - self.horizon_seconds else None
 
 
-def scheduler_columns(record: records.JobRecord) -> JobValues:
+def scheduler_columns(record: JobRecord) -> JobValues:
     """The columns of a row that come from the scheduler; a StrEnum is stored as text.
 
     Values that grow while a job runs are not stored: each poll would write each running job.
     """
-    record = records.without_growing_values(record)
+    record = without_growing_values(record)
     return (
         *record[:_STATE],
         record.state.value,
@@ -66,7 +75,7 @@ def scheduler_columns(record: records.JobRecord) -> JobValues:
     )
 
 
-def new_row(record: records.JobRecord, policy: UsagePolicy, now: int) -> JobValues:
+def new_row(record: JobRecord, policy: UsagePolicy, now: int) -> JobValues:
     row = _without_withdrawn(scheduler_columns(record))
     return (*row, now, _caveats(row), policy.due_time(record.start_time, record.end_time, now))
 
@@ -80,21 +89,21 @@ def _without_withdrawn(row: JobValues) -> tuple[Any, ...]:
 
 
 def merge_row(
-    existing: JobValues, record: records.JobRecord, policy: UsagePolicy, now: int
+    existing: JobValues, record: JobRecord, policy: UsagePolicy, now: int
 ) -> JobValues | None:
     """The row updated from the record; None if nothing changes."""
     before, after = existing[:-_OWN_COLUMNS], scheduler_columns(record)
     if after == before:
         return None
-    older, newer = (after, before) if records.is_outdated(record, before[_END]) else (before, after)
-    is_withdrawn = records.withdraws_allocation(newer[_CPUS], newer[_RESIZED])
-    dropped = records.dropped_values(older[_STATE], newer[_STATE], is_withdrawn)
+    older, newer = (after, before) if is_outdated(record, before[_END]) else (before, after)
+    is_withdrawn = withdraws_allocation(newer[_CPUS], newer[_RESIZED])
+    dropped = dropped_values(older[_STATE], newer[_STATE], is_withdrawn)
     row = tuple(
         (new if name in dropped else old) if new is None or new == "" else new
         for name, old, new in zip(_FIELDS, older, newer, strict=False)
     )
     row = _without_withdrawn(row)
-    row = (*row[:_NAME], records.unabridged_name(older[_NAME], row[_NAME]), *row[_NAME + 1 :])
+    row = (*row[:_NAME], unabridged_name(older[_NAME], row[_NAME]), *row[_NAME + 1 :])
     # How accounting counted CPU time then does not change with its configuration.
     at_least = 0 if before[_AT_LEAST] == 0 else _larger(before[_AT_LEAST], row[_AT_LEAST])
     row = (*row[:_AT_LEAST], at_least, *map(_larger, before[_TOTALS:], row[_TOTALS:]))
@@ -124,21 +133,20 @@ def _caveats(row: JobValues) -> str:
     return MORE_CPU if cpus and exceeds_cpus(used, cpus, end - start) else ""
 
 
-def job_key(row: JobValues) -> records.JobKey:
+def job_key(row: JobValues) -> JobKey:
     """The columns that identify the job."""
-    return records.JobKey(row[0], row[1], row[2], row[_RUN])
+    return JobKey(row[0], row[1], row[2], row[_RUN])
 
 
 def days_run(row: JobValues, now: int) -> range:
+    """The days on which the job ran."""
     return days_of(row[_START], row[_END] if row[_END] is not None else now)
 
 
 ASSOCIATION = schema.association
 
 
-def write_associations(
-    db: Connection, cluster: str, associations: records.Associations, now: int
-) -> None:
+def write_associations(db: Connection, cluster: str, associations: Associations, now: int) -> None:
     """Replace a cluster's accounts and associations; existing ones keep their `since_time`."""
     key_columns = (ASSOCIATION.c.account, ASSOCIATION.c.username, ASSOCIATION.c.role)
     existing = sa.select(*key_columns, ASSOCIATION.c.since_time).where(

@@ -29,7 +29,7 @@ from batchjob.judgements import FAILED_STATES
 from batchjob.quantities.gpu import PROFILE_RATIOS
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0018"
+REVISION = "0019"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(
@@ -183,6 +183,8 @@ _partial_index(
 _failed = job.c.state.in_([sa.literal_column(f"'{state.value}'") for state in FAILED_STATES])
 HAS_FAILED = _failed & job.c.start_time.is_not(None)
 """Whether a job ran and failed: what databases find by an index if it is written like this."""
+HAS_STARTED = (job.c.start_time + 0).is_not(None)
+"""For unfinished jobs: without the zero, SQLite reads the index of start times, of all jobs."""
 _counted = (job.c[name] for name in ("cluster", "end_time", "start_time", "state", "username"))
 _partial_index("ix_job_failed", HAS_FAILED, *_counted)
 # Runs longer than a day and longer than a week, for the days they overlap (measure/daily_sums.py).
@@ -392,6 +394,12 @@ daily_node_coverage = _table(
     *_keys("node"),
     *_required("jobs_ended jobs_unmeasured", BigInteger),
     *_required("run_seconds covered_seconds", Float),
+)
+node_pace = _table(
+    "node_pace",
+    *_keys("cluster node"),
+    *_required("pace", Float),
+    *_required("jobs_compared", BigInteger),
 )
 rollup_due = _table("rollup_due", *_keys("cluster"), _day())
 association = _table(

@@ -6,7 +6,6 @@ One batch is one transaction: rows, days to roll up, quarantine and the watermar
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -18,19 +17,23 @@ from batchjob_stats_db.database.job_writer import LIVE_STATES, JobWriter, existi
 from batchjob_stats_db.database.record_rows import UsagePolicy, write_associations
 from batchjob_stats_db.database.upsert import make_storable, store_quarantined, write_rows
 
-_MEASURED = UsagePolicy()
 
-
-@dataclass(eq=False)
 class Store:
     """Writes one cluster's records; for one thread."""
 
-    engine: Engine
-    cluster: str
-    policy: UsagePolicy = _MEASURED
-    clock: Callable[[], float] = time.time
-    tell: Callable[[Connection, JobWriter], None] = lambda _db, _jobs: None
-    """Writes messages about the jobs of a batch, in its transaction."""
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: str,
+        policy: UsagePolicy | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.engine = engine
+        self.cluster = cluster
+        self.policy = policy or UsagePolicy()
+        self.clock = clock
+        self.tell: Callable[[Connection, JobWriter], None] = lambda _db, _jobs: None
+        """Writes messages about the jobs of a batch, in its transaction."""
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

@@ -168,6 +168,7 @@ class Subscription(NamedTuple):
 
     @property
     def wish(self) -> Wish:
+        """The event with its threshold."""
         return Wish(MessageEvent(self.event), self.threshold)
 
 
@@ -207,6 +208,7 @@ def switch_off(db: Connection, username: str, now: int) -> None:
 
 
 def wanted_events(db: Connection, offer: Offer) -> set[str]:
+    """The events that anybody wants to be told of."""
     events = sa.select(_table.c.event).where(_table.c.channel != OFF).distinct()
     return {parse_wish(wish).event for wish in offer.defaults} | set(db.scalars(events))
 

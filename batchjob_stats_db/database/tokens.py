@@ -32,6 +32,7 @@ class TokenRole(StrEnum):
     ADMIN = "admin"  # all jobs, and tokens
 
     def at_most(self, other: "TokenRole") -> "TokenRole":
+        """The role with fewer rights."""
         ranks = list(TokenRole)
         return min(self, other, key=ranks.index)
 

@@ -16,7 +16,24 @@ from batchjob.judgements import FAILED_STATES
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.queries import efficiency
+from batchjob_stats_db.queries.efficiency import (
+    ACCOUNTING,
+    CPU_BASIS,
+    CPU_IS_WHOLE,
+    CPU_SECONDS,
+    ENERGY,
+    MEASURED,
+    MEMORY_ALLOCATED,
+    MEMORY_AVAILABLE,
+    MEMORY_BASIS,
+    MEMORY_OF_MEASURED_NODES,
+    MEMORY_PEAK,
+    OBSERVED_SECONDS,
+    SOURCE_READ_TIME,
+    ended_on_nodes,
+    suspended_seconds,
+    wait_seconds,
+)
 
 # No B-tree index answers "runs that overlap a day", which is two open ranges. But a run of up to a
 # day started on that day or the day before; two partial indexes find the longer ones, which are
@@ -32,6 +49,7 @@ Number = ColumnElement[Any]
 
 
 def add_runs(db: Connection, cluster: str, day: int, now: int) -> None:
+    """Add up the runs of a day by account and user."""
     parts = _runs_within_day(cluster, day, now)
     wanted = {schema.daily_usage: _usage_sums(parts, cluster, day)}
     # Without a provider of emission factors, there are none.
@@ -51,15 +69,12 @@ def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
     seen = sa.func.coalesce(
         measured_until.where(usage.c.samples > 0).scalar_subquery(), job.c.update_time
     )
-    ended = (
-        measured_until.where(efficiency.ended_on_nodes(usage.c)).correlate(job).scalar_subquery()
-    )
+    ended = measured_until.where(ended_on_nodes(usage.c)).correlate(job).scalar_subquery()
     end = sa.case(
         (job.c.end_time.is_not(None), _greatest(job.c.end_time, job.c.start_time)),
         (vanished, _greatest(seen, job.c.start_time)),  # its end is unknown
         else_=_greatest(
-            sa.func.coalesce(ended, efficiency.SOURCE_READ_TIME, _time_literal(now)),
-            job.c.start_time,
+            sa.func.coalesce(ended, SOURCE_READ_TIME, _time_literal(now)), job.c.start_time
         ),
     )
     in_day = (job.c.start_time < day + DAY) & (end >= day)
@@ -78,7 +93,7 @@ def _runs_within_day(cluster: str, day: int, now: int) -> sa.CTE:
         job.c.eligible_time, job.c.start_time, job.c.end_time,
         job.c.allocated_cpus, job.c.allocated_gpus,
         job.c.resized_cpu_seconds, job.c.resized_gpu_seconds, job.c.resized_memory_byte_seconds,
-        efficiency.suspended_seconds(end).label("suspended_seconds"),
+        suspended_seconds(end).label("suspended_seconds"),
         end.label("until"),
     ]  # fmt: skip
     runs = sa.union_all(
@@ -122,10 +137,7 @@ def _measured_part(job: Any) -> tuple[Number, Number, Number]:
     seconds = sa.case((to_end, job.seconds), (seen, partly), else_=0)
     part = sa.case((usage.coverage < 1.0, usage.coverage), else_=1.0)
     active = sa.case(
-        (
-            seen & job.end_time.is_(None) & (whole > 0),
-            sa.cast(efficiency.OBSERVED_SECONDS, sa.Float) / whole,
-        ),
+        (seen & job.end_time.is_(None) & (whole > 0), sa.cast(OBSERVED_SECONDS, sa.Float) / whole),
         else_=job.active,
     )
     share = sa.case(
@@ -173,24 +185,22 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     gpu_share = sa.case((is_beyond, share * gpus / usage.c.gpus), else_=share)
     # Float: 1 TiB for a day is 9.5e16 byte-seconds, and a hundred such jobs overflow BIGINT.
     resized = _resized(job, "memory_bytes", job.resized_memory_byte_seconds, job.seconds)
-    memory = sa.cast(sa.func.coalesce(efficiency.MEMORY_ALLOCATED, 0), sa.Float) + resized
-    of_seen_nodes = (
-        sa.cast(sa.func.coalesce(efficiency.MEMORY_OF_MEASURED_NODES, 0), sa.Float) + resized
-    )
+    memory = sa.cast(sa.func.coalesce(MEMORY_ALLOCATED, 0), sa.Float) + resized
+    of_seen_nodes = sa.cast(sa.func.coalesce(MEMORY_OF_MEASURED_NODES, 0), sa.Float) + resized
     peak_seconds = sa.case(
-        (efficiency.MEMORY_AVAILABLE.is_(None) | efficiency.MEMORY_PEAK.is_(None), 0.0),
-        (efficiency.MEMORY_BASIS == efficiency.ACCOUNTING, sa.cast(job.seconds, sa.Float)),
+        (MEMORY_AVAILABLE.is_(None) | MEMORY_PEAK.is_(None), 0.0),
+        (MEMORY_BASIS == ACCOUNTING, sa.cast(job.seconds, sa.Float)),
         else_=measured_seconds,
     )
-    cpu_is_known = efficiency.CPU_SECONDS.is_not(None) & efficiency.CPU_IS_WHOLE
-    cpu_share, known_cpu = _known_part(efficiency.CPU_BASIS, job, cpu_seconds, share, cpu_is_known)
+    cpu_is_known = CPU_SECONDS.is_not(None) & CPU_IS_WHOLE
+    cpu_share, known_cpu = _known_part(CPU_BASIS, job, cpu_seconds, share, cpu_is_known)
     # Accounting has the energy of whole nodes: it would count once for each job on them.
-    energy_share = sa.case((efficiency.ENERGY.is_not(None), share), else_=0.0)
+    energy_share = sa.case((ENERGY.is_not(None), share), else_=0.0)
     sums: dict[str, Number] = {
         "jobs_started": _one_if(started),
         "jobs_ended": _one_if(ended),
         "jobs_failed": _one_if(ended & job.state.in_(FAILED_STATES)),
-        "wait_seconds": sa.case((started, efficiency.wait_seconds(job)), else_=0),
+        "wait_seconds": sa.case((started, wait_seconds(job)), else_=0),
         "wall_seconds": job.seconds * job.active,
         "cpu_allocated_seconds": job.seconds * job.active * _cpus(job, job.seconds),
         "gpu_allocated_seconds": job.seconds * gpus,
@@ -200,15 +210,14 @@ def _usage_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
         "measured_memory_allocated_byte_seconds": sa.case(
             (usage.c.memory_average_bytes.is_not(None), measured_seconds * of_seen_nodes), else_=0
         ),
-        "measured_memory_peak_allocated_byte_seconds": peak_seconds
-        * _or_zero(efficiency.MEMORY_AVAILABLE),
+        "measured_memory_peak_allocated_byte_seconds": peak_seconds * _or_zero(MEMORY_AVAILABLE),
         "measured_energy_cpu_allocated_seconds": sa.case(
-            (efficiency.ENERGY.is_not(None), cpu_seconds), else_=0.0
+            (ENERGY.is_not(None), cpu_seconds), else_=0.0
         ),
-        "cpu_seconds": cpu_share * _or_zero(efficiency.CPU_SECONDS),
+        "cpu_seconds": cpu_share * _or_zero(CPU_SECONDS),
         "gpu_seconds": gpu_share * _or_zero(usage.c.gpu_busy_seconds),
         "memory_byte_seconds": measured_seconds * _or_zero(usage.c.memory_average_bytes),
-        "memory_peak_byte_seconds": peak_seconds * _or_zero(efficiency.MEMORY_PEAK),
+        "memory_peak_byte_seconds": peak_seconds * _or_zero(MEMORY_PEAK),
         "energy_host_joules": energy_share * _component_joules("host"),
         "energy_gpu_joules": energy_share * _component_joules("gpu"),
     }
@@ -231,7 +240,7 @@ def _known_part(
     of the measured part.
     """
     # NULL, as in runs without usage, is false.
-    unknown, accounted = ~sa.func.coalesce(is_known, sa.false()), basis != efficiency.MEASURED
+    unknown, accounted = ~sa.func.coalesce(is_known, sa.false()), basis != MEASURED
     allocated = job.seconds * job.active * _cpus(job, job.seconds)
     return (
         sa.case((unknown, 0.0), (accounted, job.share), else_=share),
@@ -258,7 +267,7 @@ def _emission_sums(parts: sa.CTE, cluster: str, day: int) -> sa.Select[Any]:
     return (
         sa.select(sa.literal(cluster), _time_literal(day), *keys, seconds, grams)
         .select_from(jobs.join(usage, usage.c.job_id == job.id))
-        .where(efficiency.ENERGY.is_not(None))
+        .where(ENERGY.is_not(None))
         .group_by(*keys)
     )
 

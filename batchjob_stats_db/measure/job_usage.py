@@ -190,6 +190,7 @@ def series_by_jobid(
 
 
 def compute_usage(job: JobToMeasure, series: JobSeries, interval: float) -> MeasuredUsage:
+    """Compute a job's usage from the samples with its id."""
     caveats: set[str] = set()
     refused: Counter[str] = Counter()
     kept, dropped = _select_trusted_samples(job, series, caveats, refused)

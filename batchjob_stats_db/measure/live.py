@@ -10,7 +10,6 @@ that shares its id with another run. So it does not matter how many passes are l
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -67,17 +66,23 @@ class _Followed(NamedTuple):
     written: int = 0  # a hash of the row
 
 
-@dataclass(eq=False)
 class LiveMeasurement:
     """Follows the running jobs of one cluster, and those that ended a moment ago."""
 
-    _store: Store
-    _time_series: TimeSeriesStore
-    _policy: UsagePolicy
-    _interval: float  # seconds between the samples of a series
-    _on_progress: Callable[[], None] = lambda: None
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        store: Store,
+        time_series: TimeSeriesStore,
+        policy: UsagePolicy,
+        interval: float,
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`interval`: seconds between the samples of a series."""
+        self._store = store
+        self._time_series = time_series
+        self._policy = policy
+        self._interval = interval
+        self._on_progress = on_progress
         self._jobs: dict[int, _Followed] = {}
         self._until: int | None = None  # when the last pass was
         self._keys: dict[_Key, _Key] = {}
@@ -255,7 +260,7 @@ def followed_jobs(
     Tracked work is left out: no exporter has samples of it.
     """
     job = schema.job.c
-    started = (job.cluster == cluster) & job.start_time.is_not(None) & (job.tool == "")
+    started = (job.cluster == cluster) & schema.HAS_STARTED & (job.tool == "")
     states = (
         job.end_time.is_(None) & job.state.in_(RUNNING_STATES),
         (job.usage_due_time > now) & job.end_time.is_not(None),

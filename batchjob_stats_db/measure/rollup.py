@@ -7,10 +7,13 @@ The days to rebuild are in `rollup_due`, written with the rows that changed them
 and its mark removed, in one transaction, so it can be rebuilt at any time with the same result.
 
 Beside them is how much is measured of the jobs on each node: sums of the jobs that ended on a day.
-They show whether a node's exporter works now, so older days are not kept.
+They show whether a node's exporter works now, so older days are not kept. Usual waits and paces of
+nodes are made again each hour.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
+from statistics import median
 from typing import Any
 
 import sqlalchemy as sa
@@ -39,6 +42,11 @@ _KEPT_DAYS = 2
 # exceed. Those of days cannot be combined into one of a month: they are stored, and never added.
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
+_PACE_SECONDS = 7 * DAY
+_MAX_COMPARED = 20_000  # latest jobs whose pace is compared
+_MIN_RUN_SECONDS = 60  # of such a job; starting takes most of the time of shorter ones
+_MIN_RUNS, _MIN_NODES = 5, 3
+
 USUAL_DAYS = 30
 _USUAL_SECONDS = 3600  # how often all waits of these days are read
 LEAST_JOBS = 10  # a percentile of fewer jobs would reveal single jobs
@@ -59,7 +67,7 @@ def mark_running(db: Connection, cluster: str, now: int) -> None:
         job.c.end_time.is_(None),
         job.c.state.in_(STATES_WITHOUT_END),
         job.c.state != JobState.VANISHED.value,
-        job.c.start_time.is_not(None),
+        schema.HAS_STARTED,
     )
     days = sa.select(daily.c.day).where(daily.c.cluster == cluster).distinct()
     if db.execute(running.limit(1)).first():
@@ -93,6 +101,7 @@ def due_days(db: Connection, cluster: str, limit: int, now: int | None = None) -
 
 
 def roll_up(db: Connection, cluster: str, day: int, now: int) -> None:
+    """Rebuild the rows of one day and of its month, and remove its mark."""
     has_begun = day <= now  # otherwise the job is from the future: some clock is wrong
     for table in (*_TABLES_OF_RUNS, *((schema.rollup_due,) if has_begun else ())):
         db.execute(sa.delete(table).where(table.c.cluster == cluster, table.c.day == day))
@@ -232,12 +241,13 @@ def add_waits(db: Connection, cluster: str, day: int) -> None:
 
 
 def renew_usual_waits(db: Connection, cluster: str, now: int) -> None:
-    """Compute the waits of the last 30 days again, unless they are less than an hour old."""
+    """Compute the waits of the last 30 days, and paces, again, unless less than an hour old."""
     table = schema.usual_wait
     of_cluster = table.c.cluster == cluster
     age = now - (db.scalar(sa.select(sa.func.max(table.c.computed_time)).where(of_cluster)) or 0)
     if 0 <= age < _USUAL_SECONDS:
         return
+    renew_paces(db, cluster, now)
     db.execute(sa.delete(table).where(of_cluster))
     job = schema.job.c
     which = (
@@ -262,3 +272,42 @@ def renew_usual_waits(db: Connection, cluster: str, now: int) -> None:
             .having(sa.func.max(each.jobs_started) >= LEAST_JOBS)
         )
         db.execute(sa.insert(table).from_select([column.name for column in table.columns], rows))
+
+
+def renew_paces(db: Connection, cluster: str, now: int) -> None:
+    """Compute again how many times as long jobs of the last week took on a node as elsewhere.
+
+    Compared are completed jobs of one node each, with those of the same user, name and size: each
+    with the median of the medians of the nodes, of which there are three or more. The figure of a
+    node is the median over five such jobs or more.
+    """
+    job, table = schema.job.c, schema.node_pace
+    db.execute(sa.delete(table).where(table.c.cluster == cluster))
+    size = (job.allocated_cpus, job.allocated_gpus)
+    query = (
+        sa.select(schema.job_node.c.node, job.elapsed_seconds, job.username, job.name, *size)
+        .select_from(schema.job.join(schema.job_node))
+        .where(
+            job.cluster == cluster, job.end_time >= now - _PACE_SECONDS,
+            job.state == JobState.COMPLETED, job.allocated_nodes == 1, job.name != "",
+            job.elapsed_seconds >= _MIN_RUN_SECONDS,
+        )
+        .order_by(job.end_time.desc())
+        .limit(_MAX_COMPARED)
+    )  # fmt: skip
+    alike: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for node, seconds, *key in db.execute(query):
+        alike[tuple(key)][node].append(seconds)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for by_node in alike.values():
+        if len(by_node) < _MIN_NODES:
+            continue
+        usual = median(map(median, by_node.values()))
+        for node, times in by_node.items():
+            ratios[node] += [seconds / usual for seconds in times]
+    paces = [
+        (cluster, node, median(each), len(each))
+        for node, each in ratios.items()
+        if len(each) >= _MIN_RUNS
+    ]
+    write_rows(db, table, paces)

@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from batchjob.runtime.log import LogOnce
 from batchjob.schedulers.accounting import Batch
@@ -16,15 +15,16 @@ from batchjob_stats_db.poller.self_metrics import PollerMetrics, count_ended
 log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
 class BatchWriter:
     """Writes one cluster's batches, and failures of its sources."""
 
-    _store: Store
-    _metrics: PollerMetrics
-    on_progress: Callable[[], None] = lambda: None  # after each batch, and perhaps other steps
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, store: Store, metrics: PollerMetrics, on_progress: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_progress` is called after each batch, and may be after other steps."""
+        self._store = store
+        self._metrics = metrics
+        self.on_progress = on_progress
         self._log_once = LogOnce(log)
 
     def write(self, batch: Batch, key: str, seconds: float) -> None:

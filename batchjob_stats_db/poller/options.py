@@ -218,7 +218,8 @@ def _parse_cluster(number: int, entry: Any, tsdb: TsdbOptions) -> ClusterSetting
     where = f"clusters[{number}]"
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"]:
         raise SettingsError(f"{where}: expected a mapping with the cluster's name")
-    _reject_unknown_keys(where, entry, ("name", "sources", "tsdb", "samples"))
+    known = ("name", "sources", "tsdb", "samples")
+    _reject_unknown_keys(where, entry, known)
     source_entries = entry.get("sources")
     if not isinstance(source_entries, dict) or not source_entries:
         raise SettingsError(f"{where}.sources: expected at least one of {', '.join(SOURCES)}")

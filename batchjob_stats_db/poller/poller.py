@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -38,7 +37,7 @@ from batchjob_stats_db.poller.job_comments import JobCommentWriter
 from batchjob_stats_db.poller.messages.causes import Causes
 from batchjob_stats_db.poller.messages.options import NO_MESSAGES, MessageOptions
 from batchjob_stats_db.poller.options import ClusterSettings, PollOptions, RetentionOptions
-from batchjob_stats_db.poller.reread import Pace, Rereader
+from batchjob_stats_db.poller.reread import Pace, Rereader, read_missing_scripts
 from batchjob_stats_db.poller.retention import delete_expired
 from batchjob_stats_db.poller.self_metrics import PollerMetrics, count_measured, show_only
 from batchjob_stats_db.queries.operators import held_gpus
@@ -60,22 +59,27 @@ _Work = Callable[[], object]
 """A part of a cycle; returns False if a part of it failed."""
 
 
-@dataclass(eq=False)
 class Poller:
     """Polls one cluster, in one thread."""
 
-    cluster: ClusterSettings
-    store: Store
-    _time_series: TimeSeriesStore | None
-    _poll: PollOptions
-    _retention: RetentionOptions
-    metrics: PollerMetrics
-    _monotonic: Callable[[], float] = _BOOT_TIME
-    messages: MessageOptions = NO_MESSAGES
-
-    def __post_init__(self) -> None:
-        cluster, store, poll, metrics = self.cluster, self.store, self._poll, self.metrics
-        time_series, monotonic = self._time_series, self._monotonic
+    def __init__(
+        self,
+        cluster: ClusterSettings,
+        store: Store,
+        time_series: TimeSeriesStore | None,
+        poll: PollOptions,
+        retention: RetentionOptions,
+        metrics: PollerMetrics,
+        monotonic: Callable[[], float] = _BOOT_TIME,
+        messages: MessageOptions = NO_MESSAGES,
+    ) -> None:
+        self.cluster = cluster
+        self.store = store
+        self._time_series = time_series
+        self._poll = poll
+        self._retention = retention
+        self.metrics = metrics
+        self._monotonic = monotonic
         self._log_once = LogOnce(log)
         self._batch_writer = BatchWriter(store, metrics, self._signal_progress)
         self._patience = Patience(_ANSWER_SECONDS)
@@ -102,7 +106,7 @@ class Poller:
             live_interval = tsdb.live if tsdb.url else poll.interval
             self._paces["running jobs"] = Pace(live_interval, poll.longest_pause)
             self._paces["measurements"] = Pace(poll.interval, poll.longest_pause)
-        self._causes = Causes(store, self.messages)
+        self._causes = Causes(store, messages)
         self._comment_writers = [
             JobCommentWriter(store, each.name, each, metrics.job_comments)
             for each in cluster.sources
@@ -155,14 +159,13 @@ class Poller:
         for provider in self.cluster.associations:
             yield provider.name, partial(self._poll_associations, provider)
         yield "reread", partial(self._rereader.reread_due_sources, stop)
-        yield "scripts", partial(self._rereader.read_missing_scripts, stop)
+        read_scripts = partial(read_missing_scripts, self.cluster.sources, self.store)
+        yield "scripts", partial(read_scripts, self._batch_writer, self._now(), stop)
         if self._live is not None:
             yield "running jobs", partial(self._measure_running, self._live)
             yield "measurements", partial(self._measure, stop)
         yield "messages", self._causes.look
-        now, on_progress = self._now(), self._signal_progress
-        comment = partial(do_each, self._comment_writers, lambda x: x.run(now, stop, on_progress))
-        yield "comments", comment
+        yield "comments", partial(self._write_comments, stop, self._now())
         yield "sums", partial(self._roll_up, stop)
         yield "retention", partial(delete_expired, self.store, self._retention, self._now())
         yield "counts", self._count_unfinished
@@ -259,6 +262,11 @@ class Poller:
         self.store.forget_watermark(key)
         if not self.store.watermark(source.name):  # so that the first poll does not read it again
             self.store.write(Batch((), (), source.watermark_at(covered), covered), source.name)
+
+    def _write_comments(self, stop: threading.Event, now: int) -> bool:
+        return do_each(
+            self._comment_writers, lambda writer: writer.run(now, stop, self._signal_progress)
+        )
 
     def _poll_associations(self, source: AssociationsSource) -> None:
         started = self._monotonic()

@@ -9,7 +9,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from batchjob.runtime.subprocesses import SchedulerError
@@ -61,6 +60,7 @@ class Pace:
         self.next_time = -math.inf
 
     def is_due(self, now: float) -> bool:
+        """Whether it is time to query."""
         return now >= self.next_time
 
     def schedule_next(self, started: float, now: float, succeeded: bool) -> None:
@@ -72,20 +72,26 @@ class Pace:
         )
 
 
-@dataclass(eq=False)
 class Rereader:
     """Decides which of a cluster's sources are read again, and reads them."""
 
-    _sources: Sequence[AccountingSource]
-    _store: Store
-    _writer: BatchWriter
-    _poll: PollOptions
-    _monotonic: Callable[[], float]
-    _patience: Patience
-
-    def __post_init__(self) -> None:
-        self._clock_offset = self._store.clock() - self._monotonic()
-        self._pace = Pace(_PAUSE_SECONDS, self._poll.longest_pause)
+    def __init__(
+        self,
+        sources: Sequence[AccountingSource],
+        store: Store,
+        writer: BatchWriter,
+        poll: PollOptions,
+        monotonic: Callable[[], float],
+        patience: Patience,
+    ) -> None:
+        self._sources = sources
+        self._store = store
+        self._writer = writer
+        self._poll = poll
+        self._monotonic = monotonic
+        self._patience = patience
+        self._clock_offset = store.clock() - monotonic()
+        self._pace = Pace(_PAUSE_SECONDS, poll.longest_pause)
         # By source: the number of further readings that must find nothing.
         self._remaining_readings: dict[str, int] = {}
         self._full_rereads: set[str] = set()  # sources for which one day is not enough
@@ -171,59 +177,69 @@ class Rereader:
                 self.request(source.name)
                 self._full_rereads.add(source.name)
 
-    def read_missing_scripts(self, stop: threading.Event) -> bool:
-        """Request some batch scripts of started jobs, if the site stores them, the newest first.
-
-        Returns whether all succeeded; raises the first error that is no scheduler's, when the other
-        scripts are stored.
-        """
-        return do_each(
-            [
-                each
-                for each in self._sources
-                if isinstance(each, ScriptSource) and each.script_bytes
-            ],
-            lambda source: self._read_scripts_of(source, source.name, stop),
-        )
-
-    def _read_scripts_of(self, source: ScriptSource, name: str, stop: threading.Event) -> bool:
-        now = int(self._store.clock())
-        since, until = now - _LOOKBACK_SECONDS, now - _SCRIPT_SETTLE_SECONDS
-        with self._store.engine.connect() as db:
-            missing = scripts.jobs_without_script(
-                db, self._store.cluster, name, since, until, _SCRIPTS_AT_ONCE
-            )
-        # The tasks of an array, and the parts of a het job, share a script.
-        submissions: dict[object, dict[int, SubmittedJob]] = {}
-        for number, job in missing:
-            submission = (job.array_jobid or job.het_jobid or job.jobid, job.submit_time)
-            submissions.setdefault(submission, {})[number] = job
-        failure = ""
-
-        def read(jobs: Mapping[int, SubmittedJob]) -> bool:
-            nonlocal failure
-            if stop.is_set() or failure:
-                return not failure
-            try:
-                text = source.script(next(iter(jobs.values())))
-            except SchedulerError as error:  # it would fail for the others as well
-                failure = str(error)
-                return False
-            with self._store.transaction() as db:
-                scripts.store(db, list(jobs), text, source.script_bytes)
-            self._writer.on_progress()
-            return True
-
-        succeeded = do_each(list(submissions.values())[:_CALLS_AT_ONCE], read)
-        if failure:
-            self._writer.record_failure(f"{name}.scripts", failure)
-        else:
-            self._writer.record_success(f"{name}.scripts")
-        return succeeded
-
 
 def _last_night(now: float) -> float:
     """The last 3 o'clock of this machine's time zone."""
     local = datetime.fromtimestamp(now).astimezone()
     night = local.replace(hour=3, minute=0, second=0, microsecond=0)
     return (night if night <= local else night - timedelta(days=1)).timestamp()
+
+
+def read_missing_scripts(
+    sources: Sequence[AccountingSource],
+    store: Store,
+    writer: BatchWriter,
+    now: int,
+    stop: threading.Event,
+) -> bool:
+    """Request some batch scripts of started jobs, if the site stores them, the newest first.
+
+    Returns whether all succeeded; raises the first error that is no scheduler's, when the other
+    scripts are stored.
+    """
+    return do_each(
+        [each for each in sources if isinstance(each, ScriptSource) and each.script_bytes],
+        lambda source: _read_scripts_of(source, source.name, store, writer, now, stop),
+    )
+
+
+def _read_scripts_of(
+    source: ScriptSource,
+    name: str,
+    store: Store,
+    writer: BatchWriter,
+    now: int,
+    stop: threading.Event,
+) -> bool:
+    since, until = now - _LOOKBACK_SECONDS, now - _SCRIPT_SETTLE_SECONDS
+    with store.engine.connect() as db:
+        missing = scripts.jobs_without_script(
+            db, store.cluster, name, since, until, _SCRIPTS_AT_ONCE
+        )
+    # The tasks of an array, and the parts of a het job, share a script.
+    submissions: dict[object, dict[int, SubmittedJob]] = {}
+    for number, job in missing:
+        submission = (job.array_jobid or job.het_jobid or job.jobid, job.submit_time)
+        submissions.setdefault(submission, {})[number] = job
+    failure = ""
+
+    def read(jobs: Mapping[int, SubmittedJob]) -> bool:
+        nonlocal failure
+        if stop.is_set() or failure:
+            return not failure
+        try:
+            text = source.script(next(iter(jobs.values())))
+        except SchedulerError as error:  # it would fail for the others as well
+            failure = str(error)
+            return False
+        with store.transaction() as db:
+            scripts.store(db, list(jobs), text, source.script_bytes)
+        writer.on_progress()
+        return True
+
+    succeeded = do_each(list(submissions.values())[:_CALLS_AT_ONCE], read)
+    if failure:
+        writer.record_failure(f"{name}.scripts", failure)
+    else:
+        writer.record_success(f"{name}.scripts")
+    return succeeded

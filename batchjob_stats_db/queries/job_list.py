@@ -280,6 +280,7 @@ def _indexed_parts(access: Access, which: Filter, key: str) -> Sequence[_ListPar
 
 
 def _can_lack_start(which: Filter) -> bool:
+    """Whether jobs without a start time can match."""
     times = (which.started_from, which.started_before, which.node)
     live = not which.states or JobState.PENDING.value in which.states
     ended = any(not JobState(state).is_live for state in which.states)
@@ -405,7 +406,8 @@ def reads_only_its_rows(access: Access, which: Filter, order: SortOrder) -> bool
 def _sort(
     db: Connection, access: Access, which: Filter, order: SortOrder, page: Page
 ) -> tuple[list[FoundJob], After | None]:
-    source, candidates = _candidates(access, which, cluster_names(db, which.cluster))
+    clusters = cluster_names(db, which.cluster)
+    source, candidates = _candidates(access, which, clusters)
     check_row_limit(db, source, candidates, f"jobs by {order.key}")
     column, limit = statement_column(order.key), min(page.limit, MAX_PAGE_ROWS)
     key = getattr(column, "element", column)  # without its label

@@ -1,7 +1,7 @@
 """The nodes of a job, and the jobs of a node."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -14,6 +14,16 @@ from batchjob_stats_db.queries.efficiency import statement_column, with_figures
 from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_db.queries.job_list import COLUMN_NAMES, ColumnNames
 
+
+class Neighbours(NamedTuple):
+    """Other jobs on a node while a job ran: how many, and their period (epoch seconds)."""
+
+    jobs: int
+    since: float
+    until: float
+
+
+NO_NEIGHBOURS = Neighbours(0, 0, 0)
 _MAX_NODES_WITH_NEIGHBOURS = 16
 
 LOOKBACK_SECONDS = 60 * DAY
@@ -78,9 +88,8 @@ def _jobs_on_node_query(access: Access, names: ColumnNames) -> sa.Select[Any]:
     )
 
 
-def neighbours(db: Connection, job: Mapping[Any, Any], now: int) -> dict[str, dict[str, float]]:
-    """Other jobs on the nodes of a job while it ran, of any user: `jobs`, how many, and their
-    period, `since` and `until` (epoch seconds).
+def neighbours(db: Connection, job: Mapping[Any, Any], now: int) -> Mapping[str, Neighbours]:
+    """Other jobs on the nodes of a job while it ran, of any user: counts and times alone.
 
     Only for the first nodes, since each is a range of an index.
     """
@@ -91,14 +100,13 @@ def neighbours(db: Connection, job: Mapping[Any, Any], now: int) -> dict[str, di
         "id": job["id"], "cluster": job["cluster"], "now": now, "start": start, "end": end,
         "begun_from": start - LOOKBACK_SECONDS,
     }  # fmt: skip
-    found: dict[str, dict[str, float]] = {}
+    found = {}
     for name, until in db.execute(_NODES_OF, {"id": job["id"]}).all():
         last_here = until or end
         here = {**parameters, "node": name, "end": last_here}
         jobs, first, last = db.execute(_NEIGHBOURS, here).one()
-        found[name] = {"jobs": jobs}
-        if jobs:
-            found[name] |= {"since": max(first, start), "until": min(last, last_here)}
+        together = Neighbours(jobs, max(first, start), min(last, last_here)) if jobs else None
+        found[name] = together or NO_NEIGHBOURS
     return found
 
 

@@ -4,10 +4,8 @@ Waste is what jobs were allocated and did not use, in sums over days. The figure
 defined in efficiency.py.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from statistics import median
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,7 +13,6 @@ from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
 from batchjob.judgements import RUNNING_STATES, unused_cpu_seconds
-from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.rollup import waits
@@ -56,10 +53,7 @@ def with_waste(sums: Row) -> dict[Any, Any]:
     return row
 
 
-_MAX_CANDIDATES = 500  # maximum jobs of each kind to check for idle GPUs
-_MAX_COMPARED = 20_000  # latest jobs whose pace is compared
-_MIN_RUN_SECONDS = 60  # of such a job; starting takes most of the time of shorter ones
-_MIN_RUNS, _MIN_NODES = 5, 3
+_MAX_CANDIDATES = 1000  # jobs to check for idle GPUs
 
 
 def most_wasteful(
@@ -104,40 +98,11 @@ def failures_by_node(db: Connection, cluster: str, since: int) -> list[RowMappin
     return list(db.execute(query, {"cluster": cluster, "since": since}).mappings().all())
 
 
-def paces_by_node(db: Connection, cluster: str, since: int) -> list[dict[str, Any]]:
-    """`node`, `pace`: how many times as long jobs took there as elsewhere, and `jobs_compared`.
-
-    Compared are completed jobs of one node each, with those of the same user, name and size: each
-    with the median of the medians of the nodes, of which there are three or more. The figure of a
-    node is the median over five such jobs or more.
-    """
-    job, share = schema.job.c, schema.job_node.c
-    size = (job.allocated_cpus, job.allocated_gpus)
-    query = (
-        sa.select(share.node, job.elapsed_seconds, job.username, job.name, *size)
-        .select_from(schema.job.join(schema.job_node))
-        .where(
-            job.cluster == cluster, job.end_time >= since, job.state == JobState.COMPLETED,
-            job.allocated_nodes == 1, job.name != "", job.elapsed_seconds >= _MIN_RUN_SECONDS,
-        )
-        .order_by(job.end_time.desc())
-        .limit(_MAX_COMPARED)
-    )  # fmt: skip
-    alike: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for node, seconds, *key in db.execute(query):
-        alike[tuple(key)][node].append(seconds)
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for by_node in alike.values():
-        if len(by_node) < _MIN_NODES:
-            continue
-        usual = median(map(median, by_node.values()))
-        for node, times in by_node.items():
-            ratios[node] += [seconds / usual for seconds in times]
-    return [
-        {"node": node, "pace": median(each), "jobs_compared": len(each)}
-        for node, each in ratios.items()
-        if len(each) >= _MIN_RUNS
-    ]
+def paces_by_node(db: Connection, cluster: str) -> list[RowMapping]:
+    """`node`, `pace`: how many times as long jobs took there as elsewhere, and `jobs_compared`."""
+    pace = schema.node_pace.c
+    query = sa.select(pace.node, pace.pace, pace.jobs_compared).where(pace.cluster == cluster)
+    return list(db.execute(query).mappings().all())
 
 
 def cpus_by_node(db: Connection, cluster: str, since: int) -> dict[str, float | None]:
@@ -146,8 +111,8 @@ def cpus_by_node(db: Connection, cluster: str, since: int) -> dict[str, float | 
     several = [
         sa.select(share.node, share.cpus)
         .select_from(schema.job.join(schema.job_node))
-        .where(job.cluster == cluster, job.start_time.is_not(None), ends)
-        for ends in (job.end_time.is_(None), job.end_time >= since)
+        .where(job.cluster == cluster, schema.HAS_STARTED, ends)
+        for ends in (job.end_time.is_(None) & job.state.in_(RUNNING_STATES), job.end_time >= since)
     ]
     each = sa.union_all(*several).subquery().c
     known = sa.func.count() == sa.func.count(each.cpus)
@@ -242,26 +207,21 @@ def held_gpus(db: Connection, cluster: str) -> dict[tuple[str, str], int]:
     return {(row.jobid, row.username): row.allocated_gpus for row in db.execute(query)}
 
 
-def _candidates(db: Connection, access: Access, cluster: str | None) -> list[int]:
-    """Ids of running jobs with GPUs: those known to use them least, and the newest."""
+def _candidates(db: Connection, access: Access, cluster: str | None) -> Sequence[int]:
+    """Ids of running jobs with GPUs: those known to use them least, then the newest."""
     job, usage = schema.job.c, schema.job_usage.c
-    which = (
+    idle = (1 - usage.gpu_utilization_ratio) * (usage.until_time - job.start_time) * GPUS_HELD
+    return db.scalars(
         sa.select(job.id)
         .select_from(schema.job.outerjoin(schema.job_usage))
         .where(
             job.cluster.in_(cluster_names(db, cluster)), visible(access),
             job.end_time.is_(None), job.state.in_(RUNNING_STATES), GPUS_HELD > 0,
-            job.start_time.is_not(None),
+            schema.HAS_STARTED,
         )
+        .order_by(sa.func.coalesce(idle, -1).desc(), sa.desc(job.start_time + 0), job.id)
         .limit(_MAX_CANDIDATES)
-    )  # fmt: skip
-    least = (
-        sa.case((usage.gpu_utilization_ratio.is_(None), 1), else_=0),
-        (1 - usage.gpu_utilization_ratio) * (usage.until_time - job.start_time) * GPUS_HELD,
-    )
-    known = db.scalars(which.order_by(least[0], least[1].desc(), job.id)).all()
-    newest = db.scalars(which.order_by(job.start_time.desc(), job.id)).all()
-    return list(dict.fromkeys((*known, *newest)))
+    ).all()  # fmt: skip
 
 
 def _with_idle_gpus(

@@ -12,7 +12,7 @@ from batchjob_stats_db.database.access import Access, cached_by_access, visible
 from batchjob_stats_db.days import DAY
 from batchjob_stats_db.queries.job_list import COLUMN_NAMES, ColumnNames, rows_by_ids
 
-_COMPARED_JOBS = 5000  # of the user's jobs before this one; older ones are too old to compare with
+_COMPARED_JOBS = 5000  # before this one; older ones are too old to compare with
 _SHORT_SECONDS = 60
 _EVER = 1 << 53  # later than all times
 _REQUEST = ("account", "partition", "allocated_cpus", "allocated_nodes", "allocated_gpus")
@@ -46,6 +46,20 @@ def similar(
             found = ("name" if shared_columns == ("name",) else "account, partition and size", rows)
         if len(rows) >= min(3, most):
             break
+    return found
+
+
+def longest_time_limit(db: Connection, job: Mapping[Any, Any]) -> float | None:
+    """The longest time limit with which one of the cluster's latest jobs started in a partition."""
+    table = schema.job.c
+    latest = (
+        sa.select(table.partition, table.time_limit_seconds)
+        .where(table.cluster == job["cluster"], table.start_time.is_not(None))
+        .order_by(table.start_time.desc())
+        .limit(_COMPARED_JOBS)
+    ).subquery()
+    longest = sa.select(sa.func.max(latest.c.time_limit_seconds))
+    found: float | None = db.scalar(longest.where(latest.c.partition == job["partition"]))
     return found
 
 

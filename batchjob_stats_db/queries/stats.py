@@ -1,6 +1,7 @@
 """Totals: clusters and how completely they are read, states, accounts with their members."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -204,12 +205,16 @@ def busiest_partitions(db: Connection, cluster: str, since: int) -> list[str]:
     return list(db.scalars(_PARTITIONS, {"cluster": cluster, "since": since}))
 
 
-def account_record(db: Connection, cluster: str, account: str) -> dict[str, Any] | None:
-    """An account in the scheduler's accounting, at the last reading.
+class AccountRecord(NamedTuple):
+    """An account in the scheduler's accounting, at the last reading."""
 
-    With its parent and limits; `below`: accounts whose parent it is; and `members`, with username
-    and role.
-    """
+    parent: str
+    limits: str
+    below: Sequence[str]  # accounts whose parent it is
+    members: Sequence[RowMapping]  # with username and role
+
+
+def account_record(db: Connection, cluster: str, account: str) -> AccountRecord | None:
     accounts, associations = schema.account.c, schema.association.c
     here = accounts.cluster == cluster
     own = sa.select(accounts.parent, accounts.limits).where(here, accounts.account == account)
@@ -224,5 +229,4 @@ def account_record(db: Connection, cluster: str, account: str) -> dict[str, Any]
         return None
     children = sa.select(accounts.account).where(here, accounts.parent == account)
     below = db.scalars(children.order_by(accounts.account)).all()
-    parent, limits = row or ("", "")
-    return {"parent": parent, "limits": limits, "below": below, "members": members}
+    return AccountRecord(row.parent if row else "", row.limits if row else "", below, members)

@@ -243,9 +243,13 @@ def expire(
 
 def _last_time_and_size(folder: Path) -> tuple[float, int, Path]:
     found = [status for path in files_of(folder) if (status := _status(path))]
-    dated = found or [status for status in (_status(folder),) if status]
-    last = max((each.st_mtime for each in dated), default=0.0)
+    last = max(each.st_mtime for each in found) if found else _modified_time(folder)
     return last, sum(each.st_blocks * 512 for each in found), folder
+
+
+def _modified_time(path: Path) -> float:
+    status = _status(path)
+    return status.st_mtime if status else 0.0
 
 
 def _status(path: Path) -> os.stat_result | None:

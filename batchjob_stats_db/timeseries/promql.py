@@ -240,6 +240,7 @@ def last_times_query(metrics: Sequence[str], batch: Sequence[JobWindow], step: i
 
 
 def seconds_of(batch: Sequence[JobWindow]) -> int:
+    """The length of the period that covers all windows of the batch."""
     return max(1, end_of(batch) - min(window.start for window in batch))
 
 

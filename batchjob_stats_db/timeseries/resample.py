@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, dropwhile, pairwise
+from itertools import dropwhile, pairwise
 from typing import NamedTuple
 
 from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesQuery, TimeSeries
@@ -104,8 +104,12 @@ def equal_bins(window: JobWindow, most: int, interval: float) -> Bins:
     return Bins(start, end, max(1, min(most, int((end - start) / interval))))
 
 
-Segment = tuple[float, float, float]
-"""Begin, end and rate of a period in which a counter grew evenly, as far as is known."""
+class Segment(NamedTuple):
+    """A period in which a counter grew evenly, as far as is known."""
+
+    begin: float
+    end: float
+    rate: float
 
 
 def growth_segments(points: Points, window: JobWindow, gap: float) -> list[Segment]:
@@ -123,7 +127,7 @@ def growth_segments(points: Points, window: JobWindow, gap: float) -> list[Segme
     if window.end is not None and knots[-1][0] > window.end:
         knots = [knot for knot in knots if knot[0] < window.end] + [(window.end, knots[-1][1])]
     return [
-        (begin, end, _increase(before, value) / (end - begin))
+        Segment(begin, end, _increase(before, value) / (end - begin))
         for (begin, before), (end, value) in pairwise(knots)
         if 0 < end - begin <= gap
     ]
@@ -134,27 +138,28 @@ def sum_segments(series: Sequence[Sequence[Segment]]) -> list[Segment]:
     if len(series) == 1:
         return list(series[0])
     changes: dict[float, tuple[int, float]] = {}
-    for begin, end, rate in chain.from_iterable(series):
-        for at, number, change_here in ((begin, 1, rate), (end, -1, -rate)):
+    for piece in (piece for each in series for piece in each):
+        for at, number, rate in ((piece.begin, 1, piece.rate), (piece.end, -1, -piece.rate)):
             count, change = changes.get(at, (0, 0.0))
-            changes[at] = (count + number, change + change_here)
+            changes[at] = (count + number, change + rate)
     segments = []
     count, rate = 0, 0.0
     for begin, end in pairwise(sorted(changes)):
         count, rate = count + changes[begin][0], rate + changes[begin][1]
         if count:
-            segments.append((begin, end, max(0.0, rate)))
+            segments.append(Segment(begin, end, max(0.0, rate)))
     return segments
 
 
 def mean_rates(parts: Iterable[Segment], bins: Bins) -> list[Point]:
     weighted: dict[int, list[tuple[float, float]]] = {}  # (seconds, rate)
-    for begin, end, rate in parts:
-        for index in range(bins.index_at(math.nextafter(begin, math.inf)), bins.bin_count):
-            seconds = min(end, bins.end_of(index)) - max(begin, bins.end_of(index - 1))
+    for part in parts:
+        for index in range(bins.index_at(math.nextafter(part.begin, math.inf)), bins.bin_count):
+            begin = max(part.begin, bins.end_of(index - 1))
+            seconds = min(part.end, bins.end_of(index)) - begin
             if seconds <= 0:
                 break
-            weighted.setdefault(index, []).append((seconds, rate))
+            weighted.setdefault(index, []).append((seconds, part.rate))
     return _points(weighted, bins)
 
 

@@ -12,7 +12,6 @@ from sqlalchemy.engine import Engine
 from batchjob.judgements import ABOVE_ALLOCATION, SLOW_RUN, thresholds
 from batchjob.runtime.formatting import share
 from batchjob.schedulers.node_names import short_name
-from batchjob_stats_db.days import DAY
 from batchjob_stats_db.measure import rollup
 from batchjob_stats_db.queries import operators, stats
 from batchjob_stats_db.queries.filters import cluster_names
@@ -24,7 +23,7 @@ from batchjob_stats_server.http.problems import Problem
 
 router = APIRouter(prefix=PREFIX, route_class=CostlyRoute)
 
-_PACE_SECONDS, _KEPT_SECONDS = 7 * DAY, 60
+_KEPT_SECONDS = 60
 _kept: WeakKeyDictionary[Engine, dict[Any, tuple[float, Any]]] = WeakKeyDictionary()
 """What takes long to find, and when it was found, by the database that was read."""
 
@@ -100,7 +99,7 @@ def _find(caller: Caller, cluster: str) -> list[NodeHealth]:
         rows: list[Mapping[Any, Any]] = [
             *stats.coverage_by_node(db, cluster, since),
             *operators.failures_by_node(db, cluster, since),
-            *operators.paces_by_node(db, cluster, int(now) - _PACE_SECONDS),
+            *operators.paces_by_node(db, cluster),
         ]
         allocated = operators.cpus_by_node(db, cluster, int(now) - BUSY_SECONDS)
     for row in rows:

@@ -153,7 +153,7 @@ def _running_jobs(db: Connection, cluster: str, now: int) -> list[Any]:
         .select_from(schema.job.join(schema.job_usage))
         .where(
             job.cluster == cluster, job.end_time.is_(None), job.state.in_(RUNNING_STATES),
-            job.start_time.is_not(None), job.tool == "", usage.until_time > now - _FRESH_SECONDS,
+            schema.HAS_STARTED, job.tool == "", usage.until_time > now - _FRESH_SECONDS,
         )
     )  # fmt: skip
     return list(db.execute(query).all())

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -36,24 +35,30 @@ _DATABASE_RETRY_SECONDS = 2.0
 _ADDRESS_SECONDS = 3600.0
 
 
-@dataclass(eq=False)
 class Sender:
     """Sends the messages of some clusters."""
 
-    _engine: Engine
-    _clusters: Sequence[str]
-    _options: MessageOptions
-    _metrics: PollerMetrics
-    _clock: Callable[[], float] = time.time
-    lease_seconds: int = _LEASE_SECONDS
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clusters: Sequence[str],
+        options: MessageOptions,
+        metrics: PollerMetrics,
+        clock: Callable[[], float] = time.time,
+        lease_seconds: int = _LEASE_SECONDS,
+    ) -> None:
         """Raises SettingsError if a secret cannot be read."""
-        offer = self._options.offer()
+        offer = options.offer()
         assert offer is not None  # otherwise there is nothing to send
         self._offer = offer
-        self._channels = Channels(self._options)
-        self._token = read_secret_option("messages.token-file", self._options.token_file)
+        self._engine = engine
+        self._clusters = clusters
+        self._options = options
+        self._metrics = metrics
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._channels = Channels(options)
+        self._token = read_secret_option("messages.token-file", options.token_file)
         self._spared: dict[str, float] = {}  # places, until when by the monotonic clock
         self._addresses_until = 0.0
         self._log_once = LogOnce(log)
@@ -64,6 +69,7 @@ class Sender:
         return [line for line in problems if line]
 
     def run(self, stop: threading.Event) -> None:
+        """Send until stopped."""
         while not stop.is_set():
             try:
                 self.send_due(stop)
@@ -74,6 +80,7 @@ class Sender:
             stop.wait(_LOOK_SECONDS)
 
     def send_due(self, stop: threading.Event | None = None) -> None:
+        """Send everything that is due."""
         now = int(self._clock())
         there = datetime.fromtimestamp(now, ZoneInfo(self._options.zone))
         given, minute = self._options, 60 * there.hour + there.minute
@@ -99,7 +106,7 @@ class Sender:
     def _send_batch(self, batch_id: int) -> None:
         now = int(self._clock())
         with self._engine.begin() as db:
-            batch = outbox.claim(db, batch_id, self.lease_seconds, now)
+            batch = outbox.claim(db, batch_id, self._lease_seconds, now)
             site = subscriptions.read_site(db)
         if batch is None:
             return
@@ -148,7 +155,8 @@ class Sender:
                     if state:
                         done = outbox.finish(db, batch.id, state, outcome.detail, now)
                     else:
-                        outbox.postpone(db, batch, is_doubtful=outcome.result == "doubt", now=now)
+                        doubt = outcome.result == "doubt"
+                        outbox.postpone(db, batch, is_doubtful=doubt, now=now)
             except sa.exc.DBAPIError as error:
                 self._log_once.failure("outbox", "messages: the database: %s", error.orig)
                 time.sleep(_DATABASE_RETRY_SECONDS)

@@ -23,7 +23,7 @@ from batchjob_stats_db.poller.options import (
     TsdbOptions,
 )
 from batchjob_stats_db.poller.poller import Poller
-from batchjob_stats_db.poller.reread import Rereader
+from batchjob_stats_db.poller.reread import Rereader, read_missing_scripts
 from batchjob_stats_db.poller.self_metrics import PollerMetrics
 from batchjob_stats_db.poller.service import PollerService
 from batchjob_stats_db.timeseries.base import SeriesValue
@@ -244,14 +244,12 @@ def test_script_that_cannot_be_read_keeps_no_other_from_being_stored(engine, row
     good = SourceOfScripts("simulated")
     poller = build_poller(engine, good)
     poller.run_cycle()
-    store = Store(engine, "c1", poller.store.policy, clock=lambda: good.now + 120)
+    now = good.now + 120
     broken = SourceOfScripts("simulated", bad_job)
     writer = BatchWriter(poller.store, poller.metrics)
 
     def read(*sources):
-        patience = Patience(scaled(60))
-        rereader = Rereader(sources, store, writer, PollOptions(), store.clock, patience)
-        return rereader.read_missing_scripts(threading.Event())
+        return read_missing_scripts(sources, poller.store, writer, now, threading.Event())
 
     with pytest.raises(ZeroDivisionError):
         read(broken)

@@ -12,7 +12,12 @@ from batchjob_stats_db.database.engine import parse_url, reader_engine
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import count_jobs, list_jobs
 from batchjob_stats_db.queries.jobs import find_jobs, members_of
-from batchjob_stats_db.queries.operators import failures_by_node, failures_by_state
+from batchjob_stats_db.queries.operators import (
+    cpus_by_node,
+    failures_by_node,
+    failures_by_state,
+    idle_gpus,
+)
 from tests.batchjob_stats_server import example_site
 
 CAROL = Access((ClusterLogin("", "carol"),))
@@ -84,3 +89,11 @@ def test_unfinished_jobs_are_listed_without_the_ended_ones(planned, tmp_path, ac
         unfinished = next(plan for plan in plans() if "TEMP B-TREE" in plan)
     assert "ix_job_unfinished (cluster=? AND state=?" in unfinished
     assert ("username=?" in unfinished) == (access is CAROL)
+
+
+def test_running_jobs_are_not_looked_for_among_all_start_times(planned):
+    with planned() as (db, plans):
+        idle_gpus(db, EVERYTHING, 0.01, 1800, 10, "alpha")
+        cpus_by_node(db, "alpha", example_site.NOW)
+        assert plans()
+        assert not [plan for plan in plans() if "ix_job_start_time" in plan]

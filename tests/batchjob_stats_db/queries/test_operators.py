@@ -9,7 +9,7 @@ from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import EVERYTHING, Access, ClusterLogin
 from batchjob_stats_db.days import DAY
-from batchjob_stats_db.measure.rollup import due_days, roll_up
+from batchjob_stats_db.measure.rollup import due_days, renew_paces, roll_up
 from batchjob_stats_db.queries import job_list, usage
 from batchjob_stats_db.queries.job_list import TooManyError
 from batchjob_stats_db.queries.operators import (
@@ -131,8 +131,10 @@ def test_pace_of_a_node_is_relative_to_jobs_of_the_same_name_elsewhere(write_job
         *runs("wide", 500, allocated_nodes=2),
     ]  # fmt: skip
     with write_jobs(*((fields, None) for fields in jobs)) as db:
-        paces = {row["node"]: row for row in paces_by_node(db, "c1", D0)}
-        later = paces_by_node(db, "c1", D0 + DAY)
+        renew_paces(db, "c1", D0 + 2 * DAY)
+        paces = {row["node"]: dict(row) for row in paces_by_node(db, "c1")}
+        renew_paces(db, "c1", D0 + 10 * DAY)
+        later = paces_by_node(db, "c1")
     assert paces.keys() == {"fast", "usual", "slow"}
     # The medians of the nodes are 100, 110, 220 and, with few jobs, 500: the usual time is 165.
     assert paces["slow"] == {"node": "slow", "pace": 220 / 165, "jobs_compared": 5}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from batchjob.quantities.quantity import SeriesKind
 from batchjob_stats_db.timeseries import resample
 from batchjob_stats_db.timeseries.base import JobWindow, Point, SeriesQuery
-from batchjob_stats_db.timeseries.resample import Bins
+from batchjob_stats_db.timeseries.resample import Bins, Segment
 from tests.batchjob_stats_db.samples.stores import STORES
 from tests.batchjob_stats_db.tsdb import line
 
@@ -57,11 +57,11 @@ def test_segment_over_several_bins_is_in_each():
 
 
 def test_rates_are_added_where_they_are_known():
-    one, two = [(0, 10, 1.0), (10, 20, 3.0)], [(5, 10, 2.0)]
+    one, two = [Segment(0, 10, 1.0), Segment(10, 20, 3.0)], [Segment(5, 10, 2.0)]
     assert resample.sum_segments([one, two]) == [
-        (0, 5, 1),
-        (5, 10, 3),
-        (10, 20, 3),
+        Segment(0, 5, 1),
+        Segment(5, 10, 3),
+        Segment(10, 20, 3),
     ]
 
 

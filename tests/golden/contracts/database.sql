@@ -537,6 +537,15 @@ CREATE TABLE monthly_user_usage (
 )
  WITHOUT ROWID;
 
+CREATE TABLE node_pace (
+	cluster TEXT NOT NULL, 
+	node TEXT NOT NULL, 
+	pace FLOAT NOT NULL, 
+	jobs_compared BIGINT NOT NULL, 
+	CONSTRAINT pk_node_pace PRIMARY KEY (cluster, node)
+)
+ WITHOUT ROWID;
+
 CREATE TABLE outbox (
 	id INTEGER NOT NULL, 
 	username TEXT NOT NULL, 
