@@ -118,7 +118,7 @@ def exceeds_cpus(cpu_seconds: float, cpus: float, seconds: float) -> bool:
 class SiteThresholds:
     """From when a figure is notable; a site may choose other values."""
 
-    idle_gpu: float = option(0.01, "A GPU with a mean utilization below this is idle.", parse=ratio)
+    idle_gpu: float = option(0.01, "A GPU with a mean utilisation below this is idle.", parse=ratio)
     # fmt: off
     idle_after: float = option(1800.0,
         "A running job is listed as idle only after this time.", parse=duration)

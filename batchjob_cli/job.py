@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import local_zone
 from batchjob.schedulers import registry
 from batchjob.schedulers.states import JobState
-from batchjob.schedulers.submission import NextRequest
+from batchjob.schedulers.submission import NextRequest, Submission
 from batchjob_cli.client import connect
 from batchjob_cli.client.answer import parse_rows, require_success
 from batchjob_cli.client.problems import NotFoundError
@@ -31,19 +31,21 @@ def run(arguments: list[str]) -> int:
         "job", "Shows what a job used, how efficiently it used its resources, and what to improve."
     )
     add = parser.add_argument
-    text = (
-        "job id in the notation of the scheduler, or its name; for a local run a prefix of "
-        "its id is enough; with --script FILE, the last job of the script's name is the default"
+    add(
+        "id",
+        metavar="JOB",
+        nargs="?",
+        help="job id in the notation of the scheduler, or its name; for a local run a prefix of "
+        "its id is enough; with --script FILE, the last job of the script's name is the default",
     )
-    add("id", metavar="JOB", nargs="?", help=text)
     add("--cluster", help="cluster, if several have a job with this id")
     forms = ("text", "json", "markdown", "html", "seff", "jobstats")
     add("--format", choices=forms, default="text", help="output format (default: text)")
-    text = (
-        "print FILE, a batch script, with the request that the report advises; without FILE, "
-        "print the job's own script, if the site keeps it"
-    )
-    add("--script", nargs="?", const="", metavar="FILE", help=text)
+    add(
+        "--script", nargs="?", const="", metavar="FILE",
+        help="print FILE, a batch script, with the request that the report advises; without FILE, "
+        "print the job's own script, if the site keeps it",
+    )  # fmt: skip
     add_zone(parser)
     given = parser.parse_args(arguments)
     if given.id is None and given.script:
@@ -128,8 +130,7 @@ def _read_script(file: str) -> str:
 
 def _last_job_of(given: argparse.Namespace, script: str) -> str:
     """The id of the last ended job with the script's name: that in it, else that of its file."""
-    submissions = map(registry.submission_of, registry.SOURCES)
-    names = [name for each in submissions if each for name in each.job_names(script)]
+    names = [name for each in _submissions() for name in each.job_names(script)]
     name = names[0] if names else Path(given.script).name
     wanted = {"name": name, "limit": _LATEST, **_parameters(given)}
     for page in connect.job_pages(given, wanted, _LATEST, ("jobid", "state")):
@@ -137,6 +138,18 @@ def _last_job_of(given: argparse.Namespace, script: str) -> str:
             if not JobState(row["state"]).is_live:
                 return str(row["jobid"])
     raise NotFoundError(f"no job called {name!r} has ended; expected JOB --script FILE")
+
+
+def _submissions() -> Iterator[Submission]:
+    return filter(None, map(registry.submission_of, registry.SOURCES))
+
+
+def _check_directives(file: str, script: str, submission: Submission) -> None:
+    """Refuse a script of another scheduler, whose directives would stay beside the added ones."""
+    for other in _submissions():
+        if other.has_directives(script) and not submission.has_directives(script):
+            expected = f"expected {submission.directive}, as the job's scheduler reads"
+            raise SettingsError(f"--script: {file} has lines of {other.directive}; {expected}")
 
 
 def _print_corrected(file: str, report: str) -> int:
@@ -148,6 +161,7 @@ def _print_corrected(file: str, report: str) -> int:
         return 0
     submission, request = registry.submission_of(again["source"]), NextRequest(**again["request"])
     assert submission is not None  # only jobs of such schedulers have a resubmission
+    _check_directives(file, script, submission)
     sys.stdout.write(submission.corrected_script(script, request))
     print(f"batchjob: {again['basis']}", file=sys.stderr)
     for what in submission.unplaced(script, request):

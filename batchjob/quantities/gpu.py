@@ -46,7 +46,7 @@ GPU_UTILIZATION = _of_gpu("utilization_ratio", "ratio",
     "instances, kernels only (Hopper and later only).")
 GPU_BUSY_SECONDS = _of_gpu("busy_seconds_total", "seconds",
     "Time in which any kernel or copy ran since the GPU was first read, from samples that the "
-    "driver takes five times a second. Its mean utilization is the increase of this over that of "
+    "driver takes five times a second. Its mean utilisation is the increase of this over that of "
     "`batchjob_gpu_observed_seconds_total`. NVIDIA only, and not in MIG mode.", kind="counter")
 GPU_OBSERVED_SECONDS = _of_gpu("observed_seconds_total", "seconds",
     "Time that `batchjob_gpu_busy_seconds_total` covers.", kind="counter")
@@ -95,12 +95,12 @@ JOB_GPU_SHARE = _of_job("gpu_share_ratio", "ratio",
     "Share of the GPU or MIG instance that is attributed to the job, 0 to 1; absent for a job that "
     "uses a GPU allocated only to others.")
 JOB_GPU_UTILIZATION = _of_job("gpu_utilization_ratio", "ratio",
-    "Utilization of the GPU, if no other job holds or uses it: the fraction of the time since the "
+    "Utilisation of the GPU, if no other job holds or uses it: the fraction of the time since the "
     "last reading in which the job's kernels or copies ran. Absent on a shared GPU, where the "
     "driver does not measure it by process.")
 JOB_GPU_BUSY_SECONDS = _counted("gpu_busy_seconds",
     "Time in which any kernel or copy ran on the GPU while only this job held it. The mean "
-    "utilization is the increase of this over that of `batchjob_job_gpu_observed_seconds_total`. "
+    "utilisation is the increase of this over that of `batchjob_job_gpu_observed_seconds_total`. "
     "Both follow up to 40 s late, also after the end of the job. NVIDIA only, and not in MIG mode.")
 JOB_GPU_OBSERVED_SECONDS = _counted("gpu_observed_seconds",
     "Time that `batchjob_job_gpu_busy_seconds_total` covers.")

@@ -73,6 +73,9 @@ class Submission(NamedTuple):
         lines[at:at] = [f"{self.directive} {self._write(name, new)}" for name in sorted(new)]
         return "\n".join(lines)
 
+    def has_directives(self, script: str) -> bool:
+        return any(True for _ in self._directives(script.split("\n")))
+
     def job_names(self, script: str) -> Iterator[str]:
         """The names that the script gives its job, the last one first."""
         lines = script.split("\n")

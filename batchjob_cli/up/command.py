@@ -34,6 +34,9 @@ def run(arguments: list[str]) -> int:
     """Run until SIGINT or SIGTERM; the exit status. Raises SettingsError."""
     chosen = settings(arguments)
     log.set_up(chosen.log)
+    if chosen.log.level == "info":  # of the start, around the lines that say where to look
+        for name in ("batchjob.runtime.background", "uvicorn.error"):
+            logging.getLogger(name).setLevel(logging.WARNING)
     # Who starts commands here is recorded, whatever else is shown. Otherwise, who looks at jobs is
     # the bearer of the token, for whom a line for each page would be noise.
     audit = logging.INFO if chosen.runs.remote else logging.WARNING

@@ -9,9 +9,8 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -29,7 +28,16 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.database.store import Store
 from batchjob_stats_db.measure.pending import JOB_COLUMNS, jobs_to_measure
 from batchjob_stats_db.measure.writer import write_usages
-from batchjob_stats_db.poller import options as poller
+from batchjob_stats_db.poller.options import (
+    BackupOptions,
+    ClusterSettings,
+    DatabaseOptions,
+    PollerSettings,
+    PollerWebOptions,
+    PollOptions,
+    RetentionOptions,
+    TsdbOptions,
+)
 from batchjob_stats_db.samples import folder
 from batchjob_stats_db.samples.writer import Writer
 
@@ -37,27 +45,26 @@ _POLL_SECONDS = 10.0
 _JOBS_OF_NAME, _DAY_SECONDS = 5, 86400
 _FILES_AT_ONCE = 20  # jobs whose samples are written between two looks at whether to stop
 
-_OpenFile = tuple[Writer, deque[JobSample]]
-"""A file of a job on a node, and the samples that are not in it yet."""
 
-
-@dataclass(eq=False)
 class DemoSource:
     """The records of the recorded jobs; see AccountingSource and ScriptSource."""
 
-    recording: Recording
-    _samples: Path
-    _clock: Callable[[], float] = time.time
     name, cluster, script_bytes = SOURCE, CLUSTER, 1 << 16
 
-    def __post_init__(self) -> None:
-        self._started = self._clock()
+    def __init__(
+        self, recording: Recording, samples: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.recording = recording
+        self._samples = samples
+        self._clock = clock
+        self._started = clock()
         self._known: dict[str, JobRecord] = {}
-        self._live: dict[str, list[_OpenFile]] = {}  # running jobs
+        self._live: dict[str, list[_SampleFile]] = {}  # running jobs
         self._ended = self._ended_before()
 
     @property
     def job_count(self) -> int:
+        """The number of jobs that have been submitted."""
         return len(self._known)
 
     def check(self) -> tuple[str, ...]:
@@ -128,7 +135,7 @@ class DemoSource:
     def _write_samples(self, now: float) -> None:
         """Continue the files of running jobs until a time; raises OSError."""
         for jobid, opened in list(self._live.items()):
-            if not sum(_advance(file, now) for file in opened):
+            if not sum(file.advance(now) for file in opened):
                 self._live[jobid] = []
         for job in self.recording.jobs:
             start = job.record.start_time
@@ -139,7 +146,7 @@ class DemoSource:
             if self._is_ahead(job):
                 self._live[job.record.jobid] = self._open(job, lives=True, now=now)
 
-    def _open(self, job: DemoJob, *, lives: bool, now: float) -> list[_OpenFile]:
+    def _open(self, job: DemoJob, *, lives: bool, now: float) -> list["_SampleFile"]:
         """Files of a job, one for each node, written until a time; raises OSError."""
         record, count, opened = job.record, job.sample_count(lives), []
         path = folder.folder_of(self._samples, record.jobid)
@@ -147,18 +154,24 @@ class DemoSource:
         for node_index, share in enumerate(record.nodes):
             header = SampleHeader("slurm", record.jobid, record.user, share.node, interval)
             writer = Writer(path, header, record.start_time or 0.0)
-            opened.append((writer, deque(job.samples(node_index, count))))
-        return [file for file in opened if _advance(file, now)]
+            opened.append(_SampleFile(writer, job.samples(node_index, count)))
+        return [file for file in opened if file.advance(now)]
 
 
-def _advance(file: _OpenFile, now: float) -> bool:
-    """Write the samples until a time; whether more will come. Raises OSError."""
-    writer, ahead = file
-    while ahead and ahead[0].at <= now:
-        writer.write(ahead.popleft())
-    if not ahead:
-        writer.close()
-    return bool(ahead)
+class _SampleFile:
+    def __init__(self, writer: Writer, samples: Iterator[JobSample]) -> None:
+        self._writer = writer
+        self._samples = samples
+        self._next = next(samples, None)
+
+    def advance(self, now: float) -> bool:
+        """Write the samples until a time; whether more will come. Raises OSError."""
+        while self._next is not None and self._next.at <= now:
+            self._writer.write(self._next)
+            self._next = next(self._samples, None)
+        if self._next is None:
+            self._writer.close()
+        return self._next is not None
 
 
 def load(engine: Engine, samples: Path, clock: Callable[[], float] = time.time) -> DemoSource:
@@ -181,13 +194,15 @@ def load(engine: Engine, samples: Path, clock: Callable[[], float] = time.time) 
     return source
 
 
-def poller_settings(source: DemoSource, url: str, samples: Path) -> poller.PollerSettings:
-    tsdb = poller.TsdbOptions(scrape_interval=INTERVAL_SECONDS)
-    poll = poller.PollOptions(interval=_POLL_SECONDS, rollup_interval=60.0)
-    others = poller.RetentionOptions(), poller.BackupOptions(), LogOptions()
-    cluster = poller.ClusterSettings(CLUSTER, (source,), (), tsdb, str(samples))
-    database, web = poller.DatabaseOptions(url), poller.PollerWebOptions()
-    return poller.PollerSettings(database, web, poll, *others, (cluster,))
+def poller_settings(source: DemoSource, url: str, samples: Path) -> PollerSettings:
+    cluster = ClusterSettings(
+        CLUSTER, (source,), (), TsdbOptions(scrape_interval=INTERVAL_SECONDS), str(samples)
+    )
+    return PollerSettings(
+        DatabaseOptions(url), PollerWebOptions(),
+        PollOptions(interval=_POLL_SECONDS, rollup_interval=60.0),
+        RetentionOptions(), BackupOptions(), LogOptions(), (cluster,),
+    )  # fmt: skip
 
 
 def remove(engine: Engine, samples: Path) -> None:

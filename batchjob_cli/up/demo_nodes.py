@@ -4,7 +4,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from batchjob.quantities import gpu as gpu_metrics
+from batchjob.quantities.gpu import (
+    GPU_MEMORY_TOTAL,
+    GPU_MEMORY_USED,
+    GPU_POWER,
+    GPU_TEMPERATURE,
+    GPU_UTILIZATION,
+    JOB_GPU_INFO,
+)
 from batchjob_cli.up.demo_recording import (
     CLUSTER,
     MIB,
@@ -34,6 +41,7 @@ _NodeStay = tuple[float, float, int, DemoJob]
 
 
 def with_nodes(services: Services, samples: Path, recording: Recording) -> Services:
+    """Add the series of the recorded nodes to the services."""
     services.readings.stop()
     pool = TimeSeriesPool([DemoHistory(samples, recording) for _ in range(_SIMULTANEOUS_QUERIES)])
     return services._replace(stores=pool, readings=ClusterReadings(pool, services.threads))
@@ -149,7 +157,7 @@ class DemoHistory:
             for *_, node_index, job in stays:
                 if str(gpu) in job.loads[node_index]["gpus"]:
                     info_labels = {**labels, "jobid": job.record.jobid, "confirmed": "true"}
-                    yield SeriesValue(gpu_metrics.JOB_GPU_INFO.name, info_labels, 1.0)
+                    yield SeriesValue(JOB_GPU_INFO.name, info_labels, 1.0)
 
 
 def _gpu_labels(node: str, gpu: int) -> dict[str, str]:
@@ -157,11 +165,11 @@ def _gpu_labels(node: str, gpu: int) -> dict[str, str]:
 
 
 _GPU_VALUES: Mapping[str, Callable[[float, float], float]] = {
-    gpu_metrics.GPU_UTILIZATION.name: lambda ratio, _: ratio,
-    gpu_metrics.GPU_MEMORY_USED.name: lambda _, memory: memory,
-    gpu_metrics.GPU_MEMORY_TOTAL.name: lambda *_: float(_GPU_MEMORY_BYTES),
-    gpu_metrics.GPU_POWER.name: lambda ratio, _: gpu_watts(ratio),
-    gpu_metrics.GPU_TEMPERATURE.name: lambda ratio, _: 34 + 30 * ratio,
+    GPU_UTILIZATION.name: lambda ratio, _: ratio,
+    GPU_MEMORY_USED.name: lambda _, memory: memory,
+    GPU_MEMORY_TOTAL.name: lambda *_: float(_GPU_MEMORY_BYTES),
+    GPU_POWER.name: lambda ratio, _: gpu_watts(ratio),
+    GPU_TEMPERATURE.name: lambda ratio, _: 34 + 30 * ratio,
 }
 
 _Value = Callable[[Mapping[str, int], NodeLoad], float]

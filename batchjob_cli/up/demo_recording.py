@@ -40,7 +40,7 @@ class NodeLoad(NamedTuple):
 
     cores: float
     memory_bytes: float
-    gpus: Mapping[int, tuple[float, float]]  # GPU of the node → utilization (0..1), memory (bytes)
+    gpus: Mapping[int, tuple[float, float]]  # GPU of the node → utilisation (0..1), memory (bytes)
 
 
 class DemoJob(NamedTuple):
@@ -218,9 +218,10 @@ def power_watts(cpus: float, load: NodeLoad) -> dict[tuple[str, str], float]:
 
 
 def gpu_watts(utilization: float) -> float:
-    """Power of a GPU of this utilization (0..1)."""
+    """Power of a GPU of this utilisation (0..1)."""
     return _IDLE_GPU_WATTS + _GPU_SPAN_WATTS * utilization
 
 
 def uuid(node: str, gpu: int) -> str:
+    """The UUID of a GPU of a node."""
     return f"GPU-{node.encode().hex():0>8}-{gpu:04x}-4000-8000-000000000000"

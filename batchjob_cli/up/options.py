@@ -125,8 +125,10 @@ def settings(arguments: list[str]) -> UpSettings:
         description="Runs exporter, poller, server and web pages on this machine, in one process.",
         allow_abbrev=False,
     )
-    text = "YAML file with the same names as the flags; flags take precedence"
-    parser.add_argument("--config.file", dest="config.file", default="", metavar="FILE", help=text)
+    parser.add_argument(
+        "--config.file", dest="config.file", default="", metavar="FILE",
+        help="YAML file with the same names as the flags; flags take precedence",
+    )  # fmt: skip
     add_flags(parser, SECTIONS)
     flags = parse_flags(parser, arguments)
     path = flags.pop("config.file")

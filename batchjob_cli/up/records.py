@@ -17,8 +17,15 @@ from batchjob.local_runs.directory import LOCAL, RUNS, SAMPLES, create_directory
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.schedulers.accounting import UnfinishedJob
 from batchjob.schedulers.states import JobState
-from batchjob_stats_db.database import engine as database
 from batchjob_stats_db.database import schema
+from batchjob_stats_db.database.engine import (
+    DatabaseError,
+    WriterBusyError,
+    parse_url,
+    reader_engine,
+    writer_engine,
+    writer_lock,
+)
 from batchjob_stats_db.database.revision import read_revision, unusable_error
 from batchjob_stats_db.database.schema import REVISION
 
@@ -31,7 +38,8 @@ _LIVE_STATES = tuple(state.value for state in JobState if state.is_live)
 
 
 def database_url(data: Path) -> URL:
-    return database.parse_url(f"sqlite:///{data / 'jobs.db'}")
+    """The database in the data directory."""
+    return parse_url(f"sqlite:///{data / 'jobs.db'}")
 
 
 def record_runs(data: Path) -> URL:
@@ -44,15 +52,15 @@ def record_runs(data: Path) -> URL:
     create_directory(data, RUNS)
     url = database_url(data)
     try:
-        with database.writer_lock(url):
+        with writer_lock(url):
             ensure_schema(url)
-            engine = database.writer_engine(url)
+            engine = writer_engine(url)
             try:
                 for poller in PollerService(_settings(data, url), engine).pollers:
                     poller.run_cycle()
             finally:
                 engine.dispose()
-    except database.WriterBusyError:
+    except WriterBusyError:
         pass
     return url
 
@@ -64,12 +72,12 @@ def open_recorded(data: Path) -> Engine | None:
     None as well if that cannot be read: `record_runs` reports what is wrong.
     """
     try:
-        engine = database.reader_engine(database_url(data))
+        engine = reader_engine(database_url(data))
         with engine.connect() as db:
             revision = db.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
             if revision == REVISION and _has_all_runs(db, data / RUNS):
                 return engine
-    except (sa.exc.DBAPIError, database.DatabaseError, SchedulerError, OSError):
+    except (sa.exc.DBAPIError, DatabaseError, SchedulerError, OSError):
         return None
     engine.dispose()
     return None
@@ -112,7 +120,7 @@ def _settings(data: Path, url: URL) -> "PollerSettings":
 
 def ensure_schema(url: URL) -> None:
     """Create or upgrade the tables; raises DatabaseError."""
-    engine = database.writer_engine(url, create=True)
+    engine = writer_engine(url, create=True)
     try:
         with engine.connect() as db:
             current = read_revision(db) == REVISION

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from batchjob.local_runs import history
@@ -27,12 +26,12 @@ _MAX_WAIT_SECONDS = 30.0  # for the end of a run, in a thread of the server
 _COMMAND = ("-P", "-m", "batchjob_cli")  # -P: a run's directory may contain modules of others
 
 
-@dataclass(frozen=True)
 class LocalRunControl:
     """Runs of one data directory; see RunControl."""
 
-    data: Path
-    cluster: str
+    def __init__(self, data: Path, cluster: str) -> None:
+        self.data = data
+        self.cluster = cluster
 
     def start(self, new_run: NewRun, person: str = "", role: str = "") -> Run:
         """See RunControl. Each is supervised by a process of its own, which outlives this one."""
@@ -60,12 +59,15 @@ class LocalRunControl:
             raise RunRefusedError(done.stderr.strip().removeprefix("batchjob: ") or "not started")
         return history.job(done.stdout.split()[0], str(self.data))
 
+    def stop(self, run: Run, grace_seconds: float) -> Run:
+        return self._end_run(run, grace_seconds)
+
     def cancel(self, run: Run) -> Run:
         if run.state != JobState.PENDING:
             raise RunRefusedError(f"run {run.jobid} is not waiting: {run.status}")
-        return self.stop(run, 0.0)
+        return self._end_run(run, 0.0)
 
-    def stop(self, run: Run, grace_seconds: float) -> Run:
+    def _end_run(self, run: Run, grace_seconds: float) -> Run:
         try:
             return stop.end_run(self.data, run, grace_seconds, _MAX_WAIT_SECONDS)
         except SettingsError as error:

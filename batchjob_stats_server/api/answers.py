@@ -38,8 +38,8 @@ def row_model(name: str, columns: Iterable[ColumnElement[Any]]) -> type[BaseMode
     for column in columns:
         kind = next(kind for sql, kind in _TYPES.items() if isinstance(column.type, sql))
         # Not all column expressions of SQLAlchemy have a `name`, but all of ours do.
-        for key, (_, make) in keys_of(str(cast(Any, column).name)).items():
-            fields[key] = (_CONVERTED_TYPES.get(make, kind) | None, None)
+        for key, source in keys_of(str(cast(Any, column).name)).items():
+            fields[key] = (_CONVERTED_TYPES.get(source.make, kind) | None, None)
     return create_model(name, **fields)
 
 

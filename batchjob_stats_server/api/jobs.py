@@ -19,11 +19,21 @@ from batchjob.runtime.json_reader import parse_json
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import schema, scripts
 from batchjob_stats_db.database.access import Access
-from batchjob_stats_db.queries import arrays, job_list
+from batchjob_stats_db.queries import arrays
 from batchjob_stats_db.queries.efficiency import columns
 from batchjob_stats_db.queries.filters import Filter
+from batchjob_stats_db.queries.job_list import (
+    COLUMN_NAMES,
+    COLUMN_TYPES,
+    MAX_PAGE_ROWS,
+    SORTS,
+    After,
+    Page,
+    SortOrder,
+    list_jobs,
+    reads_only_its_rows,
+)
 from batchjob_stats_db.queries.jobs import find_jobs, parts_of
-from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import (
     OpenStream,
     TurnRoute,
@@ -34,15 +44,31 @@ from batchjob_stats_server.api.answers import (
     select_keys,
     union_of_lists,
 )
+from batchjob_stats_server.api.params import (
+    PREFIX,
+    ClusterParams,
+    ClusterRows,
+    Count,
+    Duration,
+    Energy,
+    InQuery,
+    OneOrMore,
+    Ratio,
+    RowsParams,
+    RunParams,
+    Size,
+    Time,
+    Word,
+)
 from batchjob_stats_server.api.rows import WINDOW_KEYS, columns_of_keys
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import log_jobs_seen, script_access
 from batchjob_stats_server.http.problems import Problem
 
-router = APIRouter(prefix=p.PREFIX, route_class=TurnRoute)
+router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
 JobId = Annotated[
-    p.Word, Path(description="Job id in the notation of the scheduler: 123, 123_4, 123+1, 123[4].")
+    Word, Path(description="Job id in the notation of the scheduler: 123, 123_4, 123+1, 123[4].")
 ]
 
 
@@ -64,7 +90,7 @@ class ScriptRow(BaseModel):
 
 @router.get("/jobs/{jobid}/script")
 def job_script(
-    caller: CurrentCaller, jobid: JobId, params: p.InQuery[p.ClusterParams]
+    caller: CurrentCaller, jobid: JobId, params: InQuery[ClusterParams]
 ) -> list[ScriptRow]:
     """Batch scripts of all runs of a job, latest first; only for its user and for admins.
 
@@ -95,59 +121,59 @@ PART_ROWS: Mapping[JobPart, type[BaseModel]] = {
 }
 
 
-Sort = Annotated[str, Field(pattern=f"^-?({'|'.join(job_list.SORTS)})$")]
+Sort = Annotated[str, Field(pattern=f"^-?({'|'.join(SORTS)})$")]
 
 
-class JobsQuery(p.ClusterRows):
+class JobsQuery(ClusterRows):
     """Selects jobs, their order, and the size of a page."""
 
-    user: p.Word | None = None
-    account: p.Word | None = None
-    partition: p.Word | None = None
-    name: p.Word | None = None
-    array_jobid: p.Word | None = None
-    het_jobid: p.Word | None = None
-    started_from: p.Time | None = None
-    started_before: p.Time | None = None
+    user: Word | None = None
+    account: Word | None = None
+    partition: Word | None = None
+    name: Word | None = None
+    array_jobid: Word | None = None
+    het_jobid: Word | None = None
+    started_from: Time | None = None
+    started_before: Time | None = None
     running: bool = Field(False, description="If true, only running or suspended jobs.")
-    cursor: p.Word | None = Field(
+    cursor: Word | None = Field(
         None, description="Value from the `next` link of the previous page."
     )
-    qos: p.Word | None = None
-    state: Annotated[list[JobState], p.OneOrMore] = Field([], description="One or several states.")
-    state_word: Annotated[list[p.Word], p.OneOrMore] = Field(
+    qos: Word | None = None
+    state: Annotated[list[JobState], OneOrMore] = Field([], description="One or several states.")
+    state_word: Annotated[list[Word], OneOrMore] = Field(
         [], description="State as named by the source, such as stopped."
     )
-    name_contains: p.Word | None = Field(None, description="Part of the name, case-insensitive.")
-    tool: p.Word | None = None
-    record_id: p.Word | None = Field(None, description="Id given by the user or by another system.")
-    node: p.Word | None = None
-    ended_from: p.Time | None = None
-    ended_before: p.Time | None = None
-    elapsed_at_least: p.Duration | None = Field(
+    name_contains: Word | None = Field(None, description="Part of the name, case-insensitive.")
+    tool: Word | None = None
+    record_id: Word | None = Field(None, description="Id given by the user or by another system.")
+    node: Word | None = None
+    ended_from: Time | None = None
+    ended_before: Time | None = None
+    elapsed_at_least: Duration | None = Field(
         None, description="Seconds, or a duration such as 2h or 1h30m."
     )
-    elapsed_at_most: p.Duration | None = None
-    cpu_efficiency_at_least: p.Ratio | None = Field(
+    elapsed_at_most: Duration | None = None
+    cpu_efficiency_at_least: Ratio | None = Field(
         None, description="A fraction such as 0.25 or 25%."
     )
-    cpu_efficiency_at_most: p.Ratio | None = None
-    memory_efficiency_at_least: p.Ratio | None = None
-    memory_efficiency_at_most: p.Ratio | None = None
-    gpu_utilization_at_least: p.Ratio | None = None
-    gpu_utilization_at_most: p.Ratio | None = None
-    gpus_at_least: p.Count | None = Field(None, description="Allocated GPUs.")
-    gpus_at_most: p.Count | None = None
-    nodes_at_least: p.Count | None = Field(None, description="Allocated nodes.")
-    nodes_at_most: p.Count | None = None
-    memory_at_least: p.Size | None = Field(
+    cpu_efficiency_at_most: Ratio | None = None
+    memory_efficiency_at_least: Ratio | None = None
+    memory_efficiency_at_most: Ratio | None = None
+    gpu_utilization_at_least: Ratio | None = None
+    gpu_utilization_at_most: Ratio | None = None
+    gpus_at_least: Count | None = Field(None, description="Allocated GPUs.")
+    gpus_at_most: Count | None = None
+    nodes_at_least: Count | None = Field(None, description="Allocated nodes.")
+    nodes_at_most: Count | None = None
+    memory_at_least: Size | None = Field(
         None, description="Peak memory: bytes, or a size such as 16G."
     )
-    memory_at_most: p.Size | None = None
-    energy_at_least: p.Energy | None = Field(
+    memory_at_most: Size | None = None
+    energy_at_least: Energy | None = Field(
         None, description="Joules, or an energy such as 1.5 kWh."
     )
-    energy_at_most: p.Energy | None = None
+    energy_at_most: Energy | None = None
     started: bool | None = Field(
         None,
         description="True: only jobs that have started. False: only jobs that have not started, "
@@ -161,7 +187,7 @@ class JobsQuery(p.ClusterRows):
     sort: Sort = Field(
         "-start_time", description="Key to sort by; with a leading `-` in descending order."
     )
-    limit: int = Field(100, ge=1, le=job_list.MAX_PAGE_ROWS)
+    limit: int = Field(100, ge=1, le=MAX_PAGE_ROWS)
     all: bool = Field(
         False, description="If true, all jobs instead of a page, as a stream of CSV or JSON lines."
     )
@@ -170,8 +196,8 @@ class JobsQuery(p.ClusterRows):
         same = self.model_dump(include=set(Filter._fields))
         return Filter(**same, states=tuple(self.state), state_words=tuple(self.state_word))
 
-    def order(self) -> job_list.SortOrder:
-        return job_list.SortOrder(job_list.SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
+    def order(self) -> SortOrder:
+        return SortOrder(SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))
 
     # The cursor is the end of a page as an opaque text that fits only the query it came from.
 
@@ -180,11 +206,11 @@ class JobsQuery(p.ClusterRows):
         query = self.model_dump_json(exclude={"cursor", "limit", "fields", "format"})
         return hashlib.sha256(query.encode()).hexdigest()[:16]
 
-    def cursor_after(self, end: job_list.After) -> str:
+    def cursor_after(self, end: After) -> str:
         text = json.dumps([self._query_digest(), *end])
         return base64.urlsafe_b64encode(text.encode()).decode()
 
-    def after(self, order: job_list.SortOrder) -> job_list.After | None:
+    def after(self, order: SortOrder) -> After | None:
         """The end of the previous page; raises Problem for a text of another query, or of none."""
         if self.cursor is None:
             return None
@@ -196,11 +222,11 @@ class JobsQuery(p.ClusterRows):
             raise Problem(
                 422, "cursor: expected the value from the `next` link of an answer"
             ) from error
-        kind = str if isinstance(job_list.COLUMN_TYPES[order.key], sa.Text) else float
+        kind = str if isinstance(COLUMN_TYPES[order.key], sa.Text) else float
         valid = isinstance(part, str) and _is_valid_end(value, number, kind)
         if digest != self._query_digest() or not valid:
             raise Problem(422, "cursor: it belongs to another query")
-        return job_list.After(value, number, part)
+        return After(value, number, part)
 
 
 def _is_valid_end(value: Any, number: Any, kind: type) -> bool:
@@ -216,28 +242,25 @@ def _is_valid_end(value: Any, number: Any, kind: type) -> bool:
 
 
 @router.get("/jobs", response_model=list_type(JobRow))
-async def jobs(caller: CurrentCaller, request: Request, params: p.InQuery[JobsQuery]) -> Response:
+async def jobs(caller: CurrentCaller, request: Request, params: InQuery[JobsQuery]) -> Response:
     """Jobs: pending jobs, then the newest; the header `Link` has the URL of the next page."""
     keys = select_keys(params, JobRow)
     job_filter, order = params.filter(), params.order()
     after = params.after(order)
     if params.all and params.format == "json":
         raise Problem(422, "all: expected format=csv or format=ndjson with it")
-    limit = job_list.MAX_PAGE_ROWS if params.all else params.limit
-    list_rows = arrays.list_jobs if params.arrays_once else job_list.list_jobs
+    limit = MAX_PAGE_ROWS if params.all else params.limit
+    list_rows = arrays.list_jobs if params.arrays_once else list_jobs
 
-    def read_page(after: job_list.After | None) -> tuple[Response, job_list.After | None]:
-        names = (
-            "username",
-            *columns_of_keys(keys, job_list.COLUMN_NAMES),
-        )  # users for the audit log
-        page = job_list.Page(limit, after, names)
+    def read_page(after: After | None) -> tuple[Response, After | None]:
+        names = ("username", *columns_of_keys(keys, COLUMN_NAMES))  # users for the audit log
+        page = Page(limit, after, names)
         with caller.services.reader.connect() as db:
             rows, more = list_rows(db, caller.access, job_filter, order, page)
         log_jobs_seen(caller.principal, "jobs", rows)
         return answer(rows, params, JobRow, WINDOW_KEYS), more
 
-    costly = params.all or not job_list.reads_only_its_rows(caller.access, job_filter, order)
+    costly = params.all or not reads_only_its_rows(caller.access, job_filter, order)
     response, more = await run_in_thread(caller, partial(read_page, after), costly=costly)
     if not params.all:
         if more:
@@ -259,12 +282,12 @@ async def jobs(caller: CurrentCaller, request: Request, params: p.InQuery[JobsQu
     return OpenStream(pages(), caller.services.streams, user, media_type=response.media_type)
 
 
-class PartsQuery(p.RowsParams, p.RunParams):
+class PartsQuery(RowsParams, RunParams):
     """Selects a run of the job."""
 
 
 @router.get("/jobs/{jobid}", response_model=list_type(JobRow))
-def job(caller: CurrentCaller, jobid: JobId, params: p.InQuery[p.ClusterRows]) -> Response:
+def job(caller: CurrentCaller, jobid: JobId, params: InQuery[ClusterRows]) -> Response:
     """All runs of a job, latest first; an empty list if the caller may see none."""
     with caller.services.reader.connect() as db:
         rows = find_jobs(db, caller.access, jobid, params.cluster)
@@ -277,7 +300,7 @@ PART_LISTS = union_of_lists(PART_ROWS.values())
 
 @router.get("/jobs/{jobid}/{part}", response_model=PART_LISTS)
 def job_parts(
-    caller: CurrentCaller, jobid: JobId, part: JobPart, params: p.InQuery[PartsQuery]
+    caller: CurrentCaller, jobid: JobId, part: JobPart, params: InQuery[PartsQuery]
 ) -> Response:
     """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
     with caller.services.reader.connect() as db:

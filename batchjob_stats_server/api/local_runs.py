@@ -211,7 +211,8 @@ def start_run(control: AdminsControl, caller: CurrentCaller, new_run: NewRun) ->
 @router.get("/runs/{run}")
 def local_run(control: Control, caller: CurrentCaller, run: RunId) -> LocalRun:
     """The current record of a run, which may be newer than the database."""
-    return to_answer(_show_run(control, caller, run))
+    record = _show_run(control, caller, run)
+    return to_answer(record)
 
 
 @router.post("/runs/{run}/stop")

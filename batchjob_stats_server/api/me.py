@@ -239,11 +239,13 @@ def _read_file(name: str) -> bytes:
 
 @docs.get("/docs")
 def docs_page() -> HTMLResponse:
+    """Show the page of Swagger UI."""
     return HTMLResponse(_read_file("docs.html"), headers={"Content-Security-Policy": _POLICY})
 
 
 @docs.get("/docs/{name}")
 def docs_file(name: str, request: Request) -> Response:
+    """Return a script or style sheet of that page."""
     if name not in _FILES:
         raise Problem(404, f"{request.url.path} is not there")
     headers = {"Cache-Control": "public, max-age=3600"}

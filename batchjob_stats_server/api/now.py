@@ -13,7 +13,7 @@ from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.timeseries.base import TimeSeriesError, TimeSeriesStore
 from batchjob_stats_server.api import present
 from batchjob_stats_server.api.answers import run_in_thread
-from batchjob_stats_server.api.params import PREFIX, InQuery, QueryParams, UserParams
+from batchjob_stats_server.api.params import PREFIX, InQuery, QueryParams, Word
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.report.forms import document_as_text
@@ -21,6 +21,12 @@ from batchjob_stats_server.report.forms import document_as_text
 router = APIRouter(prefix=PREFIX)
 
 _STORE_SECONDS = 1.0  # how long an answer waits for measurements
+
+
+class CurrentUseQuery(QueryParams):
+    """Selects running jobs."""
+
+    user: Word | None = None
 
 
 class CurrentUseRow(BaseModel):
@@ -36,7 +42,9 @@ class CurrentUseRow(BaseModel):
 
 
 @router.get("/current-use")
-async def current_uses(caller: CurrentCaller, params: InQuery[UserParams]) -> list[CurrentUseRow]:
+async def current_uses(
+    caller: CurrentCaller, params: InQuery[CurrentUseQuery]
+) -> list[CurrentUseRow]:
     """The newest running jobs, at most 200; without those that have no sample in this time."""
     found = await gather(caller, params.user)
     log_jobs_seen(caller.principal, "current use", found.running)

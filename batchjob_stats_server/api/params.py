@@ -148,6 +148,7 @@ OwnForm = Annotated[dict[str, str], Depends(_read_own_form)]
 
 
 def refuse_other_fields(form: Mapping[str, str], shown: Collection[str]) -> None:
+    """Refuse fields that the page does not have."""
     if unknown := form.keys() - set(shown):
         raise Problem(422, f"{min(unknown):.80}: this form has no such field")
 
@@ -183,12 +184,6 @@ class ClusterParams(QueryParams):
     """Restricts the answer to a cluster; job ids may be used on several."""
 
     cluster: Word | None = None
-
-
-class UserParams(QueryParams):
-    """Restricts the answer to a user."""
-
-    user: Word | None = None
 
 
 class ClusterRows(RowsParams, ClusterParams):

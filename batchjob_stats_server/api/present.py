@@ -130,7 +130,8 @@ def gather(sources: "Services | ReportSources", access: Access, user: str | None
     since = day_of(now) - DAY
     with sources.reader.connect() as db:
         running = list_jobs(db, access, own._replace(running=True), page=live).rows
-        waiting = list_jobs(db, access, own._replace(states=(JobState.PENDING,)), page=live).rows
+        pending = own._replace(states=(JobState.PENDING,))
+        waiting = list_jobs(db, access, pending, page=live).rows
         # In the order of an index: the newest jobs are read, not all that a person ever had.
         newest = own._replace(started_from=since - _LONGEST_DAYS * DAY, ended_from=since)
         ended, more = list_jobs(db, access, newest, page=Page(_MOST_ENDED, columns=COLUMNS))
@@ -197,19 +198,24 @@ def find_changes(
     return [change for change in found if change is not None][:most]
 
 
-_LESS = Advice("", "", "It needs less than it asked for", "", "", {})
-
-
 def _change(report: Report) -> Change | None:
-    job, again = report.job, report.resubmission
-    if not (report.advice or again):
+    first, again = report.advice[0] if report.advice else None, report.resubmission
+    if not (first or again):
         return None
-    best = report.advice[0] if report.advice else _LESS
-    of_job = (job.jobid, job.user, job.name, job.cluster)
-    return Change(*of_job, best.title, best.reason, best.step, again.line if again else "")
+    return Change(
+        jobid=report.job.jobid,
+        user=report.job.user,
+        name=report.job.name,
+        cluster=report.job.cluster,
+        title=first.title if first else "It needs less than it asked for",
+        reason=first.reason if first else "",
+        step=first.step if first else "",
+        line=again.line if again else "",
+    )
 
 
 def document(present: Present) -> Document:
+    """The same for a terminal."""
     sections = [
         ("Running", [_running_line(row, present) for row in present.running]),
         ("Waiting", [_group_line(group) for group in present.waiting]),

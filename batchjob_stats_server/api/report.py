@@ -11,13 +11,28 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
-from sqlalchemy.engine import RowMapping
 
 from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
 from batchjob_stats_server.api import jobs
-from batchjob_stats_server.api import params as p
 from batchjob_stats_server.api.answers import TurnRoute, answer, list_type, union_of_lists
+from batchjob_stats_server.api.jobs import (
+    PART_LISTS,
+    PART_ROWS,
+    JobId,
+    JobPart,
+    JobRow,
+    PartsQuery,
+    run_of,
+)
 from batchjob_stats_server.api.metrics import MetricRow, MetricsQuery, job_metrics
+from batchjob_stats_server.api.params import (
+    PREFIX,
+    ClusterRows,
+    InQuery,
+    QueryParams,
+    RunParams,
+    Word,
+)
 from batchjob_stats_server.api.reports import report_of
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller
 from batchjob_stats_server.auth.rights import log_jobs_seen
@@ -25,19 +40,19 @@ from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.report import model
 from batchjob_stats_server.report.forms import FORMS, as_json
 
-router = APIRouter(prefix=p.PREFIX, route_class=TurnRoute)
+router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
 
 ReportFormat = Literal["json", "text", "markdown", "html", "seff", "jobstats"]
 
 
-class ReportQuery(p.RunParams):
+class ReportQuery(RunParams):
     """Selects the run and the format of its report."""
 
     format: ReportFormat | None = Field(
         None, description="Default: the media type of the Accept header."
     )
-    zone: p.Word = Field("UTC", description="Time zone of times in text, such as Europe/Paris.")
+    zone: Word = Field("UTC", description="Time zone of times in text, such as Europe/Paris.")
 
 
 _MEDIA_TYPES = {media_type: name for name, (media_type, _) in FORMS.items() if name != "seff"}
@@ -53,7 +68,7 @@ _INLINE_STYLE_POLICY = (
     responses={200: {"content": {media_type: {} for media_type in _MEDIA_TYPES}}},
 )
 def job_report(
-    caller: CurrentCaller, request: Request, jobid: jobs.JobId, params: p.InQuery[ReportQuery]
+    caller: CurrentCaller, request: Request, jobid: JobId, params: InQuery[ReportQuery]
 ) -> Response:
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
     try:
@@ -61,12 +76,11 @@ def job_report(
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:
         expected = f"expected a time zone such as UTC, got {params.zone!r}"
         raise Problem(422, f"zone: {expected}") from error
-    run = _find_run(caller, jobid, params)
-    if run is None:
-        raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
     if params.format == "jobstats":
-        return _jobstats_summary(caller, run)
-    report = report_of(caller.services, caller.access, run)
+        return _jobstats_summary(caller, jobid, params)
+    report = find_report(caller, jobid, params)
+    if report is None:
+        raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
     accept = request.headers.get("accept", "*/*")
     known = _MEDIA_TYPES | {"application/json": "json"}
     form = params.format or negotiate_format(accept, known, "json")
@@ -79,23 +93,27 @@ def job_report(
     return Response(write(report, zone), media_type=media_type, headers=headers)
 
 
-def _find_run(caller: Caller, jobid: str, params: p.RunParams) -> RowMapping | None:
-    """The run whose report is asked for, which the audit log records."""
+def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response:
     with caller.services.reader.connect() as db:
-        run = jobs.run_of(db, caller.access, jobid, params.cluster, params.run)
-    if run is not None:
-        log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
-    return run
-
-
-def _jobstats_summary(caller: Caller, run: RowMapping) -> Response:
-    with caller.services.reader.connect() as db:
+        run = run_of(db, caller.access, jobid, params.cluster, params.run)
         try:
-            text = jobstats_summary(db, caller.access, run)
+            text = jobstats_summary(db, caller.access, run) if run else ""
         except NoSummaryError as error:
-            text = f"job {run['jobid']} has no summary of jobstats: {error}"
-            raise Problem(404, text) from error
+            raise Problem(404, f"job {jobid} has no summary of jobstats: {error}") from error
+    if run is None:
+        raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
+    log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
     return Response(f"{text}\n", media_type="text/plain")
+
+
+def find_report(caller: Caller, jobid: str, params: RunParams) -> model.Report | None:
+    """The report of one run of a job; None if the caller may see no such job."""
+    with caller.services.reader.connect() as db:
+        run = run_of(db, caller.access, jobid, params.cluster, params.run)
+    if run is None:
+        return None
+    log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
+    return report_of(caller.services, caller.access, run)
 
 
 def negotiate_format(accept: str, forms: Mapping[str, str], otherwise: str) -> str:
@@ -121,19 +139,19 @@ def _quality(text: str) -> float:
         return 0.0
 
 
-class _JobIdParam(p.QueryParams):
-    jobid: p.Word | None = Field(
+class _JobIdParam(QueryParams):
+    jobid: Word | None = Field(
         None,
         description="Job id in the notation of the scheduler. Without one, or if there is no such "
         "job that the caller may see, there are no rows.",
     )
 
 
-class OneJobQuery(p.ClusterRows, _JobIdParam):
+class OneJobQuery(ClusterRows, _JobIdParam):
     """Selects a job."""
 
 
-class OneJobPartsQuery(jobs.PartsQuery, _JobIdParam):
+class OneJobPartsQuery(PartsQuery, _JobIdParam):
     """Selects a run of a job."""
 
 
@@ -153,16 +171,16 @@ REPORT_ROWS: Mapping[ReportPart, type[Any]] = {
 }
 
 
-@router.get("/job", response_model=list_type(jobs.JobRow))
-def one_job(caller: CurrentCaller, params: p.InQuery[OneJobQuery]) -> Response:
+@router.get("/job", response_model=list_type(JobRow))
+def one_job(caller: CurrentCaller, params: InQuery[OneJobQuery]) -> Response:
     """All runs of a job, latest first."""
     if params.jobid is None:
-        return answer([], params, jobs.JobRow)
+        return answer([], params, JobRow)
     return jobs.job(caller, params.jobid, params)
 
 
 @router.get("/job/metrics", response_model=list[MetricRow])
-async def one_job_metrics(caller: CurrentCaller, params: p.InQuery[OneJobMetricsQuery]) -> Response:
+async def one_job_metrics(caller: CurrentCaller, params: InQuery[OneJobMetricsQuery]) -> Response:
     """Usage of one run of a job over time, by node and GPU; gaps have no points."""
     if params.jobid is None:
         return answer([], params, MetricRow)
@@ -171,22 +189,21 @@ async def one_job_metrics(caller: CurrentCaller, params: p.InQuery[OneJobMetrics
 
 @router.get("/job/report/{part}", response_model=union_of_lists(REPORT_ROWS.values()))
 def one_job_report(
-    caller: CurrentCaller, part: ReportPart, params: p.InQuery[OneJobPartsQuery]
+    caller: CurrentCaller, part: ReportPart, params: InQuery[OneJobPartsQuery]
 ) -> Response:
     """A list of the report of one run: efficiency, advice, comparisons, skipped rules or logs."""
-    run = _find_run(caller, params.jobid, params) if params.jobid else None
-    if run is None:
+    report = find_report(caller, params.jobid, params) if params.jobid else None
+    if report is None:
         return answer([], params, REPORT_ROWS[part])
-    report = report_of(caller.services, caller.access, run)
     found = report.similar.comparisons if part == "comparisons" else getattr(report, part)
     return answer([asdict(each) for each in found], params, REPORT_ROWS[part])
 
 
-@router.get("/job/{part}", response_model=jobs.PART_LISTS)
+@router.get("/job/{part}", response_model=PART_LISTS)
 def one_job_parts(
-    caller: CurrentCaller, part: jobs.JobPart, params: p.InQuery[OneJobPartsQuery]
+    caller: CurrentCaller, part: JobPart, params: InQuery[OneJobPartsQuery]
 ) -> Response:
     """Nodes, steps, GPUs or emissions of one run of a job; as last measured while it runs."""
     if params.jobid is None:
-        return answer([], params, jobs.PART_ROWS[part])
+        return answer([], params, PART_ROWS[part])
     return jobs.job_parts(caller, params.jobid, part, params)

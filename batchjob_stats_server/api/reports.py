@@ -20,7 +20,7 @@ from batchjob_stats_db.database.record_rows import UsagePolicy
 from batchjob_stats_db.measure.job_usage import JobToMeasure
 from batchjob_stats_db.measure.pending import visible_jobs
 from batchjob_stats_db.queries.jobs import parts_of
-from batchjob_stats_db.queries.similar import same_name, short_jobs, similar
+from batchjob_stats_db.queries.similar import longest_time_limit, same_name, short_jobs, similar
 from batchjob_stats_db.queries.stats import usual_waits
 from batchjob_stats_db.timeseries.base import TimeSeriesStore
 from batchjob_stats_server.cluster_readings import ClusterReadings
@@ -106,6 +106,9 @@ def _from_database(
         similar=jobs, alike=alike, short_jobs=short_jobs(db, access, job),
         script=own_scripts[0] if own_scripts else "",
         steps=parts.get("steps", ()), shares=parts.get("nodes", ()),
+        longest_limit_seconds=longest_time_limit(db, job)
+        if job["state"] == JobState.TIMEOUT
+        else None,
         usual_wait=next(
             (row for row in waits if row["partition"] == job["partition"]), None
         ),

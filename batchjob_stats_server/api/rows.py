@@ -10,7 +10,7 @@ import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from batchjob.runtime.formatting import escape_formula
 from batchjob.runtime.times import rfc3339, to_milliseconds
@@ -31,8 +31,12 @@ Values = Sequence[Any]
 GetValues = Callable[[Values], Values]
 
 
-KeySource = tuple[Names, Callable[..., Any] | None]
-"""The columns of a key, and what makes its value of theirs; None: it is the column's own."""
+class KeySource(NamedTuple):
+    """The columns of a key; without `make` it is the column's own value."""
+
+    columns: Names
+    make: Callable[..., Any] | None = None
+
 
 KeySources = tuple[tuple[str, KeySource], ...]
 
@@ -46,8 +50,11 @@ def keys_of(column: str) -> Mapping[str, KeySource]:
         return {}
     key = _RENAMED.get(column, column)
     if column.endswith("_time") or column == "day":
-        return {key: ((column,), to_milliseconds), f"{key}_rfc3339": ((column,), in_rfc3339)}
-    return {key: ((column,), None)}
+        return {
+            key: KeySource((column,), to_milliseconds),
+            f"{key}_rfc3339": KeySource((column,), in_rfc3339),
+        }
+    return {key: KeySource((column,))}
 
 
 PAD_SECONDS = 60  # one or two scrape intervals, before the first sample and after the last
@@ -64,15 +71,15 @@ def window_end(started: float | None, ended: float | None) -> str:
 
 
 WINDOW_KEYS: KeySources = (
-    ("window_from", (("start_time",), window_begin)),
-    ("window_to", (("start_time", "end_time"), window_end)),
+    ("window_from", KeySource(("start_time",), window_begin)),
+    ("window_to", KeySource(("start_time", "end_time"), window_end)),
 )
 """Keys of a job that are made of several columns."""
 
 
 @functools.lru_cache(256)
 def columns_of_keys(keys: Keys, columns: Names) -> Names:
-    made_of = {name for key, (names, _) in WINDOW_KEYS if key in keys for name in names}
+    made_of = {name for key, source in WINDOW_KEYS if key in keys for name in source.columns}
     return tuple(
         name for name in columns if name in made_of or not keys_of(name).keys().isdisjoint(keys)
     )
@@ -94,12 +101,12 @@ def value_getter(columns: Names, keys: Keys, computed: KeySources) -> GetValues:
     known = {key: source for name in columns for key, source in keys_of(name).items()}
     known |= dict(computed)
     absent = [place for place, key in enumerate(keys) if key not in known]
-    sources = [known.get(key, (columns[:1], None)) for key in keys]
-    take = _tuple_getter([columns.index(names[0]) for names, _ in sources])
+    sources = [known.get(key, KeySource(columns[:1])) for key in keys]
+    take = _tuple_getter([columns.index(source.columns[0]) for source in sources])
     makers = [
-        (place, make, _tuple_getter([columns.index(name) for name in names]))
-        for place, (names, make) in enumerate(sources)
-        if make
+        (place, source.make, _tuple_getter([columns.index(name) for name in source.columns]))
+        for place, source in enumerate(sources)
+        if source.make
     ]
 
     def take_and_make(row: Values) -> Values:

@@ -8,7 +8,7 @@ from batchjob.runtime.logins import is_login
 from batchjob_stats_db.database import tokens as token_store
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_server.api.answers import TurnRoute
-from batchjob_stats_server.api.params import PREFIX, InQuery, RowId, UserParams, Word
+from batchjob_stats_server.api.params import PREFIX, InQuery, QueryParams, RowId, Word
 from batchjob_stats_server.api.rows import as_answer_row
 from batchjob_stats_server.auth.identity import CurrentCaller
 from batchjob_stats_server.auth.rights import MAX_TOKEN_CHAIN, Principal, log_action
@@ -58,8 +58,14 @@ class MadeToken(BaseModel):
     expiry_time: int
 
 
+class TokensQuery(QueryParams):
+    """Selects the user whose tokens are listed; only an admin sees those of others."""
+
+    user: Word | None = None
+
+
 @router.get("/tokens")
-def tokens(caller: CurrentCaller, params: InQuery[UserParams]) -> list[TokenRow]:
+def tokens(caller: CurrentCaller, params: InQuery[TokensQuery]) -> list[TokenRow]:
     """The caller's tokens; for admins all tokens of their clusters, or those of one user."""
     services, principal = caller.services, caller.principal
     if principal.role is not TokenRole.ADMIN and params.user not in (None, principal.user):
@@ -81,7 +87,8 @@ def make_token(caller: CurrentCaller, new_token: NewToken) -> MadeToken:
     if not is_login(user := new_token.user or principal.user):
         raise Problem(422, "user: expected the name of one user")
     now = int(services.clock())
-    expiry = now + min(new_token.lifetime_seconds, int(services.settings.auth.longest_token))
+    longest = int(services.settings.auth.longest_token)
+    expiry = now + min(new_token.lifetime_seconds, longest)
     if principal.expiry_time is not None:
         expiry = min(expiry, principal.expiry_time)
     cluster = new_token.cluster or (principal.clusters[0] if len(principal.clusters) == 1 else "")

@@ -122,6 +122,7 @@ def cluster(page: RequestPage, cluster: Word, form: InQuery[ClusterForm]) -> Res
 
 
 def can_see_totals(page: PageRenderer, cluster: str) -> bool:
+    """Whether the caller may see totals over the jobs of all users of the cluster."""
     everybody = page.services.settings.auth.cluster_totals == "everybody"
     return everybody or page.access.sees_all(cluster)
 

@@ -19,6 +19,7 @@ from batchjob.judgements import AT_LEAST
 from batchjob.local_runs.directory import LOGS
 from batchjob.local_runs.output import STREAMS, Reader, merge_streams
 from batchjob.quantities import curves
+from batchjob.runtime.formatting import to_printable
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.database import scripts
 from batchjob_stats_db.database.access import Access
@@ -52,6 +53,7 @@ _MAX_SHADED_STEPS = 40
 _MAIN_CURVES = {curves.CPU, curves.MEMORY, curves.GPU_UTILIZATION, curves.GPU_MEMORY}
 _LAST_LINES, _LAST_RECORDS = 10, 40  # a line may be written in parts
 _MAX_LINE_CHARACTERS = 300
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MAX_FILE_SECONDS = 1.0  # after which the page is shown without these lines
 
 
@@ -201,9 +203,10 @@ def last_lines(
 ) -> list[str]:
     """The last lines that a run in this data directory wrote; none if not kept.
 
-    Of a line that was written over, such as a progress bar, the last state.
+    Of a line that was written over, such as a progress bar, the last state. Colours are left out,
+    and what a page cannot show, such as the bytes of a picture, is a question mark.
     """
-    if not jobid or "/" in jobid or jobid.startswith("."):
+    if not jobid or {"/", "\0"} & set(jobid) or jobid.startswith("."):
         return []
     try:
         readers = [Reader(data / LOGS / jobid, stream, uid) for stream in streams]
@@ -215,8 +218,9 @@ def last_lines(
         return []
     output = b"".join(line.text + b"\n" * line.is_complete for line in records)
     lines = output.removesuffix(b"\n").split(b"\n")[-_LAST_LINES:] if output else []
-    texts = (line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines)
-    return [text.decode("utf-8", "replace")[:_MAX_LINE_CHARACTERS] for text in texts]
+    texts = (line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace") for line in lines)
+    plain = (_COLOUR.sub("", text).expandtabs()[:_MAX_LINE_CHARACTERS] for text in texts)
+    return [to_printable(text) for text in plain]
 
 
 async def _read_in_time(page: PageRenderer, work: Callable[[], list[str]]) -> list[str]:

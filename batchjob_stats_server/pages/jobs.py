@@ -13,8 +13,15 @@ from sqlalchemy.engine import Connection
 from batchjob.judgements import FAILED_STATES, thresholds
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.days import DAY, day_of
-from batchjob_stats_db.queries import arrays, job_list
+from batchjob_stats_db.queries import arrays
 from batchjob_stats_db.queries.filters import Filter, cluster_names
+from batchjob_stats_db.queries.job_list import (
+    Page,
+    SortOrder,
+    count_jobs,
+    list_jobs,
+    reads_only_its_rows,
+)
 from batchjob_stats_db.queries.jobs import gpu_utilizations
 from batchjob_stats_server.api.answers import TurnRoute, run_in_thread
 from batchjob_stats_server.api.jobs import JobsQuery
@@ -23,6 +30,13 @@ from batchjob_stats_server.auth.browser_session import cookie_name
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.pages.rendering import job_table, links, template_filters
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
+from batchjob_stats_server.pages.rendering.job_table import (
+    COLUMN_TITLES,
+    DEFAULT_COLUMNS,
+    LISTED_COLUMNS,
+    LISTED_WAITING_COLUMNS,
+    TableContext,
+)
 
 router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
@@ -67,7 +81,7 @@ _SAME_OF_TASKS = {
 }  # fmt: skip
 """With these parameters only, an array is one row of the list: other filters select its tasks."""
 
-ColumnName = Annotated[str, Field(pattern=f"^({'|'.join(job_table.COLUMN_TITLES)})$")]
+ColumnName = Annotated[str, Field(pattern=f"^({'|'.join(COLUMN_TITLES)})$")]
 
 
 class JobsForm(JobsQuery):
@@ -108,11 +122,8 @@ def embedded_jobs(page: RequestPage, _query: InQuery[QueryParams]) -> Response:
                 own_filter._replace(states=(JobState.PENDING,)),
                 own_filter._replace(states=ENDED_STATES),
             )
-            for row in job_list.list_jobs(
-                db,
-                access,
-                job_filter,
-                page=job_list.Page(_MAX_EMBEDDED_ROWS, columns=job_table.LISTED_COLUMNS),
+            for row in list_jobs(
+                db, access, job_filter, page=Page(_MAX_EMBEDDED_ROWS, columns=LISTED_COLUMNS)
             ).rows
         ]
     return page.render("embed_jobs.html", rows=rows)
@@ -121,7 +132,7 @@ def embedded_jobs(page: RequestPage, _query: InQuery[QueryParams]) -> Response:
 async def _list_response(page: PageRenderer, form: JobsForm, *, is_own: bool) -> Response:
     if form.model_dump(exclude_defaults=True).keys() <= _SAME_OF_TASKS:
         form = form.model_copy(update={"arrays_once": True})
-    costly = not job_list.reads_only_its_rows(page.access, form.filter(), form.order())
+    costly = not reads_only_its_rows(page.access, form.filter(), form.order())
     costly |= form.exact
     return await run_in_thread(page, partial(_render_list, page, form, is_own), costly=costly)
 
@@ -139,7 +150,7 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
         clusters = cluster_names(db)
     log_jobs_seen(page.principal, "jobs", rows)
     several_users = not is_own and len({row["username"] for row in rows}) != 1
-    context = job_table.TableContext(page.now, gpus)
+    context = TableContext(page.now, gpus)
     sort = form.order().key if "sort" in form.model_fields_set else ""
     shown = _table_columns(sections, columns, sort, several_users, len(clusters) > 1)
     for each in sections:
@@ -148,7 +159,7 @@ def _render_list(page: PageRenderer, form: JobsForm, is_own: bool) -> Response:
         "jobs.html", is_own=is_own, form=form, clusters=clusters,
         arrays=found.rows if found else (),
         sections=sections, table_columns=shown,
-        columns=columns, titles=job_table.COLUMN_TITLES, presets=_presets(page),
+        columns=columns, titles=COLUMN_TITLES, presets=_presets(page),
         active_filters=_active_filters(page, form, is_own), csv_address=_csv_address(page, is_own),
         states=list(JobState), filters=_FILTERS, time_fields=_TIME_FIELDS,
         is_first_page=form.cursor is None, several_users=several_users,
@@ -161,7 +172,7 @@ def _chosen_columns(request: Request) -> Collection[str]:
     They are stored in a cookie, so that the choice needs no account; it is not confidential.
     """
     names = request.cookies.get(_COLUMNS_COOKIE, "").split(".")
-    return job_table.COLUMN_TITLES.keys() & set(names) or job_table.DEFAULT_COLUMNS
+    return COLUMN_TITLES.keys() & set(names) or DEFAULT_COLUMNS
 
 
 def _store_choice(page: PageRenderer, columns: Sequence[str]) -> Response:
@@ -223,20 +234,18 @@ def _section(
         job_filter, order = form.filter()._replace(states=ended_states), form.order()
         limit, after = form.limit, form.after(form.order())
     else:
-        job_filter, order = form.filter()._replace(started=None), job_list.SortOrder()
+        job_filter, order = form.filter()._replace(started=None), SortOrder()
         after = form.after(order)
         limit = form.limit if after else min(form.limit, _MAX_LIVE_ROWS)
-    columns = job_table.LISTED_WAITING_COLUMNS if key == "waiting" else job_table.LISTED_COLUMNS
-    rows, more = arrays.list_jobs(
-        db, page.access, job_filter, order, job_list.Page(limit, after, columns)
-    )
+    columns = LISTED_WAITING_COLUMNS if key == "waiting" else LISTED_COLUMNS
+    rows, more = arrays.list_jobs(db, page.access, job_filter, order, Page(limit, after, columns))
     if form.arrays_once:
         selected = {**selected, "arrays_once": "true"}
     next_page = page.address(**selected, cursor=form.cursor_after(more)) if more else None
     count, is_all = template_filters.number(len(rows)), True
     if more and not after:
         jobs = job_filter._replace(arrays_once=False)
-        number, is_all = job_list.count_jobs(db, page.access, jobs, exactly=form.exact)
+        number, is_all = count_jobs(db, page.access, jobs, exactly=form.exact)
         count += f" of {'' if is_all else 'more than '}{template_filters.number(number)}"
     return {
         "key": key, "title": title, "rows": rows, "next_page": next_page,

@@ -50,7 +50,8 @@ def messages(page: RequestPage) -> Response:
 def subscribe(page: RequestPage, form: OwnForm) -> Response:
     """Subscribe. The key of a webhook is shown in this response."""
     refuse_other_fields(form, api.NewSubscription.model_fields)
-    return _render_messages(page, api.subscribe(page, _validated(api.NewSubscription, form)))
+    new = _validated(api.NewSubscription, form)
+    return _render_messages(page, api.subscribe(page, new))
 
 
 @router.post("/messages/{subscription_id}/remove")

@@ -1,6 +1,6 @@
 """The page of a node: its current state and GPUs, its curves, and its jobs over time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -15,7 +15,7 @@ from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.params import InQuery, QueryParams, Time, Word
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.cluster_readings import NodeGpu, NodeState
-from batchjob_stats_server.curves import node_window
+from batchjob_stats_server.curves import NODE_PLOTS, node_window
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.clusters import can_see_totals
 from batchjob_stats_server.pages.rendering import (
@@ -40,17 +40,6 @@ _LANE_HEIGHT = 22  # height of a lane of the timeline
 _MIN_LABELLED_WIDTH = 46  # minimum width of a bar with text
 _COLOUR_COUNT = 8
 _TIME_COLUMNS = ("id", "start_time", "end_time")  # all that is shown of other users' jobs
-
-# Title and curve of each plot, and the limit that is drawn: a curve, or a number.
-_PLOTS: Sequence[tuple[str, str, Mapping[str, str]]] = (
-    ("CPUs in use", "cpu", {"limit": "cpus"}),
-    ("Memory in use", "memory", {"limit": "memory_total"}),
-    ("Power", "power", {}),
-    ("GPU use", "gpu_utilization", {"ceiling": "1.0"}),
-    ("GPU memory", "gpu_memory", {"limit": "gpu_memory_total"}),
-    ("GPU power", "gpu_power", {}),
-    ("GPU temperature", "gpu_temperature", {}),
-)
 
 
 class NodeForm(QueryParams):
@@ -86,6 +75,11 @@ def node(page: RequestPage, cluster: Word, node: Word, form: InQuery[NodeForm]) 
     has_more, rows = len(rows) > _MAX_JOBS, rows[:_MAX_JOBS]
     duration = until - since
     state, exporter_answers, gpus = _node_status(page, cluster, node, rows)
+    if not (rows or hidden_spans or state or exporter_answers) and can_see_totals(page, cluster):
+        with page.services.reader.connect() as db:
+            if cluster not in queries.clusters_of(db, EVERYTHING, node):
+                reason = "no job ran there, and no scheduler or exporter reports it"
+                raise Problem(404, f"{cluster} has no node {node}: {reason}")
     return page.render(
         "node.html", uses_plotly=sees_all, cluster=cluster, node=node, rows=rows, has_more=has_more,
         since=since, until=until, state=state, exporter_answers=exporter_answers, gpus=gpus,
@@ -95,7 +89,7 @@ def node(page: RequestPage, cluster: Word, node: Word, form: InQuery[NodeForm]) 
         timeline=_timeline(rows, hidden_spans, since, until, page.now), width=TIMELINE_WIDTH,
         is_restricted=not sees_all, has_measurements=sees_all and exporter_answers,
         zones=usage_bars.node_zones(),
-        plots=[plot for plot in _PLOTS if gpus or not plot[1].startswith("gpu_")],
+        plots=[plot for plot in NODE_PLOTS if gpus or not plot.gpu],
         grafana_url=page.grafana_url(
             "node", since * 1000, until * 1000, cluster=cluster, node=node
         ),
@@ -140,35 +134,34 @@ def _timeline(
     ]
     users = list(dict.fromkeys(row["username"] for row in reversed(rows)))
     bars = ""
-    for item, lane, x, width in placed_spans:
-        y = lane * _LANE_HEIGHT
-        if item < len(rows):
-            row = rows[item]
-            bars += _job_bar(x, y, width, row, users.index(row["username"]) % _COLOUR_COUNT, now)
+    for span in placed_spans:
+        if span.item < len(rows):
+            row = rows[span.item]
+            bars += _job_bar(span, row, users.index(row["username"]) % _COLOUR_COUNT, now)
         else:  # a job that the caller may not see
             bars += (
                 '<g><title>A job of another user</title><rect class="stay another" '
-                f'x="{x}" y="{y}" width="{width}" height="19" '
+                f'x="{span.x}" y="{span.lane * _LANE_HEIGHT}" width="{span.width}" height="19" '
                 'rx="2"/></g>\n'
             )
-    lanes = 1 + max((lane for _, lane, *_ in placed_spans), default=0)
+    lanes = 1 + max((span.lane for span in placed_spans), default=0)
     return {"bars": trusted_html(bars), "lanes": lanes, "ticks": ticks}
 
 
-def _job_bar(x: float, y: int, width: float, row: Row, colour: int, now: int) -> str:
+def _job_bar(span: charts.LaneSpan, row: Row, colour: int, now: int) -> str:
     jobid, user = escape_id(row["jobid"]), escape_repeated(row["username"])
     seconds = explain.elapsed_seconds(row, now)
     duration = absent() if seconds is None else template_filters.duration(seconds)
     label = (
         f'<text class="in" x="4" y="13.5">{user} {jobid}</text>'
-        if width > _MIN_LABELLED_WIDTH
+        if span.width > _MIN_LABELLED_WIDTH
         else ""
     )
     return (
         f'<a href="{escape(links.job_path(row))}" tabindex="-1"><title>{jobid}, {user}: '
         f"{escape_repeated(row['name'])}, {row['state'].lower()}, {duration}</title>\n"
-        f'<svg x="{x}" y="{y}" width="{width}" height="19">'
-        f'<rect class="stay c{colour}" width="{width}" height="19" rx="2"/>{label}</svg></a>\n'
+        f'<svg x="{span.x}" y="{span.lane * _LANE_HEIGHT}" width="{span.width}" height="19">'
+        f'<rect class="stay c{colour}" width="{span.width}" height="19" rx="2"/>{label}</svg></a>\n'
     )
 
 

@@ -10,7 +10,13 @@ from starlette.types import Scope
 
 from batchjob_stats_db.database import sessions
 from batchjob_stats_server.api.params import PREFIX, read_form, refuse_other_fields
-from batchjob_stats_server.auth import browser_session
+from batchjob_stats_server.auth.browser_session import (
+    cookie_name,
+    delete_cookie,
+    seal,
+    session_cookie,
+    set_session,
+)
 from batchjob_stats_server.http.problems import Problem
 from batchjob_stats_server.pages.rendering.frame import public_page
 from batchjob_stats_server.pages.rendering.links import local_path
@@ -43,9 +49,7 @@ def token_in_address(scope: Scope) -> Response | None:
     response = RedirectResponse(f"/{path}?{query}" if query else f"/{path}", 303)
     is_typed = connection.headers.get("sec-fetch-site") in ("none", "same-origin")
     if is_typed and len(tokens) == 1 and TOKEN.fullmatch(tokens[0]):
-        browser_session.set_session(
-            connection, response, browser_session.seal(tokens[0], connection)
-        )
+        set_session(connection, response, seal(tokens[0], connection))
     return response
 
 
@@ -58,7 +62,7 @@ async def sign_in(request: Request) -> Response:
     if not TOKEN.fullmatch(token):
         raise Problem(422, "token: expected a token that begins with bj_")
     response = RedirectResponse(local_path(form.get("next", "/")), 303)
-    browser_session.set_session(request, response, browser_session.seal(token, request))
+    set_session(request, response, seal(token, request))
     return response
 
 
@@ -68,7 +72,7 @@ def sign_out(request: Request, services: CurrentServices) -> Response:
 
     Users who logged in are logged out everywhere: in all browsers, and at the provider.
     """
-    cookie_value, has_ended_sessions = browser_session.session_cookie(request), False
+    cookie_value, has_ended_sessions = session_cookie(request), False
     if cookie_value.startswith(sessions.PREFIX):
         with services.writer.begin() as db:
             user = sessions.user_of(db, cookie_value, int(services.clock()))
@@ -77,7 +81,7 @@ def sign_out(request: Request, services: CurrentServices) -> Response:
     response = RedirectResponse(
         "/signed-out?provider=too" if has_ended_sessions else "/signed-out", 303
     )
-    browser_session.delete_cookie(response, browser_session.cookie_name(request))
+    delete_cookie(response, cookie_name(request))
     return response
 
 

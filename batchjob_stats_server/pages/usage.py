@@ -1,7 +1,7 @@
 """Usage of users and accounts, with energy and emissions, by day and in total."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Response
@@ -12,7 +12,7 @@ from batchjob_stats_db.database.access import Access, ClusterAccount
 from batchjob_stats_db.days import DAY, day_of
 from batchjob_stats_db.queries import usage as queries
 from batchjob_stats_db.queries.filters import cluster_names
-from batchjob_stats_db.queries.stats import account_record
+from batchjob_stats_db.queries.stats import AccountRecord, account_record
 from batchjob_stats_server.api.answers import CostlyRoute
 from batchjob_stats_server.api.params import InQuery, QueryParams, SumsParams, Word
 from batchjob_stats_server.auth.rights import log_jobs_seen
@@ -49,14 +49,6 @@ class Measure(NamedTuple):
     unit: float = 1.0  # unit in which the scale has round numbers
 
 
-def _time_measure(what: str) -> Measure:
-    def values(row: Row) -> tuple[float, float]:
-        used, allocated = row[f"{what}_seconds"], row[f"{what}_allocated_seconds"]
-        return used, max(0.0, allocated - used)
-
-    return Measure(f"{what.upper()} time", _USED_AND_UNUSED, values, template_filters.hours, 3600.0)
-
-
 MEASURES = {
     "energy": Measure(
         "Energy",
@@ -65,8 +57,20 @@ MEASURES = {
         template_filters.energy,
         3600.0,
     ),
-    "cpu": _time_measure("cpu"),
-    "gpu": _time_measure("gpu"),
+    "cpu": Measure(
+        "CPU time",
+        _USED_AND_UNUSED,
+        lambda row: _used_and_unused(row["cpu_seconds"], row["cpu_allocated_seconds"]),
+        template_filters.hours,
+        3600.0,
+    ),
+    "gpu": Measure(
+        "GPU time",
+        _USED_AND_UNUSED,
+        lambda row: _used_and_unused(row["gpu_seconds"], row["gpu_allocated_seconds"]),
+        template_filters.hours,
+        3600.0,
+    ),
     "jobs": Measure(
         "Jobs ended",
         {"completed or cancelled": "main", "failed": "bad"},
@@ -110,6 +114,10 @@ def usage(page: RequestPage, form: InQuery[UsageForm]) -> Response:
         measures={**{key: each.title for key, each in MEASURES.items()}, "emissions": "Emissions"},
         providers=sorted({name for row in rows for name in row["grams"]}),
     )  # fmt: skip
+
+
+def _used_and_unused(used: float, allocated: float) -> tuple[float, float]:
+    return used, max(0.0, allocated - used)
 
 
 def _query_rows(
@@ -191,7 +199,7 @@ def account(
         user_sums = queries.sum_usage(
             db, access, ["username"], since, until, cluster=cluster, account=account
         )
-        names = {row["username"] for row in record["members"]} if record else set()
+        names = {row["username"] for row in record.members} if record else set()
         is_member = any(own.user in names for own in access.users if own.cluster in ("", cluster))
         if not (user_sums or (record and (sees_all or is_member))):
             raise Problem(404, f"account {account} does not exist, or is not yours to see")
@@ -201,7 +209,7 @@ def account(
     log_jobs_seen(page.principal, f"account {account}", user_sums)
     members = _member_rows(record, access, cluster, user_sums, sees_all)
     reading = page.services.readings.of(cluster, page.services.clock())
-    limits = (word.partition("=") for word in (record["limits"].split() if record else ()))
+    limits = (word.partition("=") for word in (record.limits.split() if record else ()))
     shares = reading.shares.get(account, {}) if reading else {}
     return page.render(
         "account.html", cluster=cluster, account=account, record=record, sees_all=sees_all,
@@ -213,14 +221,14 @@ def account(
 
 
 def _member_rows(
-    record: Mapping[str, Any] | None, access: Access, cluster: str, usage_rows: Sequence[Any],
+    record: AccountRecord | None, access: Access, cluster: str, usage_rows: Sequence[Any],
     sees_all: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Members and other users, with roles and sums, the most CPU time first."""
     own_users = {each.user for each in access.users if each.cluster in ("", cluster)}
     sums = {row["username"]: row for row in usage_rows}
     roles: dict[str, list[str]] = {name: [] for name in sums}
-    for row in record["members"] if record else ():
+    for row in record.members if record else ():
         if sees_all or row["username"] in own_users:
             roles.setdefault(row["username"], []).append(row["role"])
     members: list[dict[str, Any]] = [

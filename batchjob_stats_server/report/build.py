@@ -44,7 +44,8 @@ def build_report(
     `pue`: the site's power usage effectiveness, 1 or more; `log_address`: see `log_links`.
     """
     job, now = inputs.job, inputs.now
-    advice, silent = advise(rules, evaluate_quantities(inputs))
+    quantities = evaluate_quantities(inputs)
+    advice, silent = advise(rules, quantities)
     return model.Report(
         headline=headline(inputs),
         job=_job_summary(job, explain.elapsed_seconds(job, now)),

@@ -33,7 +33,7 @@ _UNITS: Mapping[str, tuple[str, float]] = {
 }
 _COMPARISON = re.compile(r"([a-z]\w*) (<=|>=|<|>|==|!=) (.+)", re.ASCII)
 _NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(?: ?(%|[A-Za-z]+))?", re.ASCII)
-_MULTIPLE = re.compile(r"(?:(\d{1,9}(?:\.\d{1,9})?)( %)? \* )?([a-z]\w*)", re.ASCII)
+_MULTIPLE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)( %)? \* ([a-z]\w*)", re.ASCII)
 _WORD = re.compile(r"[A-Z][A-Z_]*|yes|no")
 
 
@@ -116,14 +116,23 @@ def _parse_comparison(text: str, units: Mapping[str, str]) -> Comparison:
         return Comparison(text, name, compare, right)
     if number_match := _NUMBER.fullmatch(right):
         return Comparison(text, name, compare, _parse_number(number_match, name, unit))
-    number, percent, other = found.groups() if (found := _MULTIPLE.fullmatch(right)) else ("",) * 3
-    if number or other in units:
-        if _unit_of(other, units) != unit:
-            raise ValueError(f"{text!r}: {name} and {other} have different units")
-        return Comparison(text, name, compare, float(number or 1) * (0.01 if percent else 1), other)
+    if multiple_match := _MULTIPLE.fullmatch(right):
+        factor = float(multiple_match[1]) * (0.01 if multiple_match[2] else 1)
+        return _compare_quantities(text, name, compare, factor, multiple_match[3], units)
+    if right in units:
+        return _compare_quantities(text, name, compare, 1.0, right, units)
     raise ValueError(
         f"{text!r}: expected a number, a quantity, or NUMBER * QUANTITY, got {right!r}"
     )
+
+
+def _compare_quantities(
+    text: str, name: str, compare: Callable[[Any, Any], bool], factor: float, other: str,
+    units: Mapping[str, str],
+) -> Comparison:  # fmt: skip
+    if _unit_of(other, units) != _unit_of(name, units):
+        raise ValueError(f"{text!r}: {name} and {other} have different units")
+    return Comparison(text, name, compare, factor, other)
 
 
 def _unit_of(name: str, units: Mapping[str, str]) -> str:

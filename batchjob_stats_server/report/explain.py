@@ -47,6 +47,7 @@ def as_of(job: Row) -> str:
 
 
 def elapsed_missing(job: Row) -> str:
+    """Why there is no run time."""
     return END_UNKNOWN if job["start_time"] is not None else "it has not started"
 
 
@@ -174,6 +175,7 @@ def energy_of(job: Row, text: str) -> str:
 
 
 def energy_missing(job: Row) -> str:
+    """Why no energy of the job is known."""
     measured_nodes, allocated_nodes = job["usage_nodes"] or 0, job["allocated_nodes"] or 1
     if is_measured(job) and (measured_nodes < allocated_nodes or ENERGY_MISSING in caveats(job)):
         return "it was not measured on all of the job's nodes"

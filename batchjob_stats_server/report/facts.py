@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
-from functools import partial
 from typing import Any, NamedTuple
 
 from batchjob.judgements import AT_LEAST, LOST_STATES, SiteThresholds, thresholds
@@ -12,7 +11,7 @@ from batchjob_stats_db.queries.efficiency import ACCOUNTING
 from batchjob_stats_server.report import explain, right_size
 from batchjob_stats_server.report.conditions import FactValue, FactValues
 from batchjob_stats_server.report.headline import ending_signal
-from batchjob_stats_server.report.model import ReportInput, Row
+from batchjob_stats_server.report.model import ReportInput
 from batchjob_stats_server.report.right_size import memory_words, time_words
 
 
@@ -24,11 +23,11 @@ class JobFact(NamedTuple):
     evaluate: Callable[[ReportInput], FactValue]
 
 
-def _column(column: str) -> Callable[[ReportInput], FactValue]:
+def _job_column(column: str) -> Callable[[ReportInput], FactValue]:
     return lambda inputs: inputs.job[column]
 
 
-def _per(
+def _usage_ratio(
     column: str, of: Callable[[ReportInput], float | None]
 ) -> Callable[[ReportInput], FactValue]:
     """A column of the usage divided by `of`."""
@@ -100,6 +99,13 @@ def _memory_after_kill(inputs: ReportInput) -> FactValue:
     return found
 
 
+def _time_after_timeout(inputs: ReportInput) -> FactValue:
+    found = _in_words(time_words, right_size.seconds_after_timeout)(inputs)
+    if found is None and inputs.longest_limit_seconds and inputs.job["time_limit_seconds"]:
+        return "another partition: no recent job of this one had a longer limit"
+    return found
+
+
 def _gpus_in_use(inputs: ReportInput) -> FactValue:
     unused = right_size.unused_gpus(inputs)
     return None if unused is None else len(inputs.gpus) - unused
@@ -142,17 +148,7 @@ def _idlest_node(inputs: ReportInput) -> FactValue:
 
 
 def _flag(about: str, holds: Callable[[ReportInput], bool]) -> JobFact:
-    return _word(f"{about}: yes or no.", lambda inputs: "yes" if holds(inputs) else "no")
-
-
-def _final(figures: str, is_final: Callable[[Row], bool]) -> JobFact:
-    about = f"Whether the {figures} cover the whole job and are final"
-    return _flag(about, lambda inputs: is_final(inputs.job))
-
-
-def _waiting(what: str, column: str) -> JobFact:
-    about = f"Fraction of time in which at least one task waited for {what}."
-    return _ratio(about, _per(column, _node_time_seconds))
+    return JobFact("word", f"{about}: yes or no.", lambda inputs: "yes" if holds(inputs) else "no")
 
 
 def _gpu_time(
@@ -183,65 +179,81 @@ def _threshold(field: Field[Any]) -> JobFact:
     return JobFact(unit, about, lambda _: float(getattr(thresholds(), field.name)))
 
 
-_word, _count, _ratio, _seconds, _bytes = (
-    partial(JobFact, unit) for unit in ("word", "count", "ratio", "seconds", "bytes")
-)
-
 THRESHOLD_FACTS: Mapping[str, JobFact] = {
     each.name: _threshold(each) for each in fields(SiteThresholds) if each.name != "gpu_weight"
 }
 """The site's thresholds, so that rules and pages judge alike."""
 
 FACTS: Mapping[str, JobFact] = {
-    "state": _word("State of the job.", _column("state")),
+    "state": JobFact("word", "State of the job.", _job_column("state")),
     "ended": _flag("Whether the job has ended", lambda m: m.job["end_time"] is not None),
     "started": _flag("Whether the job has started", lambda m: m.job["start_time"] is not None),
     "measured": _flag("Whether anything was measured", lambda m: explain.is_measured(m.job)),
     "in_array": _flag(
         "Whether the job is a task of an array", lambda m: bool(m.job["array_jobid"])
     ),
-    "exit_code": _count("Exit code.", _column("exit_code")),
-    "exit_signal": _count("Signal that ended the job, or a step of it; 0: none.", ending_signal),
-    "elapsed": _seconds("Run time.", _elapsed),
-    "time_limit": _seconds("Time limit.", _column("time_limit_seconds")),
-    "time_ratio": _ratio(
-        "Run time / time limit.", lambda m: explain.time_ratio(m.job, m.now).ratio
+    "exit_code": JobFact("count", "Exit code.", _job_column("exit_code")),
+    "exit_signal": JobFact(
+        "count", "Signal that ended the job, or a step of it; 0: none.", ending_signal
     ),
-    "time_to_ask": _seconds(
+    "elapsed": JobFact("seconds", "Run time.", _elapsed),
+    "time_limit": JobFact("seconds", "Time limit.", _job_column("time_limit_seconds")),
+    "time_ratio": JobFact(
+        "ratio", "Run time / time limit.", lambda m: explain.time_ratio(m.job, m.now).ratio
+    ),
+    "time_to_ask": JobFact(
+        "seconds",
         "Longest run time of this and similar jobs, with `cpus_to_ask`, plus 20 %, rounded up.",
         right_size.seconds_to_request,
     ),
-    "longest_time": _seconds(
-        "Longest run time of this and similar jobs.", right_size.longest_seconds
+    "longest_time": JobFact(
+        "seconds", "Longest run time of this and similar jobs.", right_size.longest_seconds
     ),
-    "time_request": _word(
+    "time_request": JobFact(
+        "word",
         "`time_to_ask` in the notation of the scheduler.",
         _in_words(time_words, right_size.seconds_to_request),
     ),
-    "time_after_timeout": _word(
+    "time_after_timeout": JobFact(
+        "word",
         "What longer runs of the name took plus 20 %, else twice the longest time limit that was "
-        "too short, in the notation of the scheduler.",
-        _in_words(time_words, right_size.seconds_after_timeout),
+        "too short, in the notation of the scheduler; no more than jobs of the partition had.",
+        _time_after_timeout,
     ),
-    "coverage": _ratio(
+    "coverage": JobFact(
+        "ratio",
         "Fraction of the job's node time that the figures cover; 1 if they are from "
         "accounting only.",
         _coverage,
     ),
-    "cpu_final": _final("CPU figures", explain.is_cpu_final),
-    "memory_final": _final("memory figures", explain.is_memory_final),
-    "gpu_final": _final("GPU figures", explain.is_measured_final),
-    "nodes_final": _final("figures of each node", explain.is_measured_final),
-    "nodes": _count("Nodes allocated.", _column("allocated_nodes")),
-    "cpus": _count("CPUs allocated.", _column("allocated_cpus")),
-    "cpu_ratio": _ratio("CPU efficiency.", _column("cpu_efficiency")),
-    "cpus_used": _count("CPUs in use on average.", _cpus_used),
-    "cpus_peak": _count(
+    "cpu_final": _flag(
+        "Whether the CPU figures cover the whole job and are final",
+        lambda m: explain.is_cpu_final(m.job),
+    ),
+    "memory_final": _flag(
+        "Whether the memory figures cover the whole job and are final",
+        lambda m: explain.is_memory_final(m.job),
+    ),
+    "gpu_final": _flag(
+        "Whether the GPU figures cover the whole job and are final",
+        lambda m: explain.is_measured_final(m.job),
+    ),
+    "nodes_final": _flag(
+        "Whether the figures of each node cover the whole job and are final",
+        lambda m: explain.is_measured_final(m.job),
+    ),
+    "nodes": JobFact("count", "Nodes allocated.", _job_column("allocated_nodes")),
+    "cpus": JobFact("count", "CPUs allocated.", _job_column("allocated_cpus")),
+    "cpu_ratio": JobFact("ratio", "CPU efficiency.", _job_column("cpu_efficiency")),
+    "cpus_used": JobFact("count", "CPUs in use on average.", _cpus_used),
+    "cpus_peak": JobFact(
+        "count",
         "Most CPUs in use on one node between two samples; of completed jobs without GPUs that "
         "used less than `fair_use`.",
         right_size.node_cpus_peak,
     ),
-    "cpus_to_ask": _count(
+    "cpus_to_ask": JobFact(
+        "count",
         "`cpus_peak` plus 20 %, rounded up, or more if the job could take a quarter longer, or "
         "beyond its time limit; for all nodes.",
         _times_nodes(right_size.node_cpus_to_request),
@@ -249,93 +261,133 @@ FACTS: Mapping[str, JobFact] = {
     "single_threaded": _flag(
         "Whether one CPU was in use all the time, and no more", right_size.is_single_threaded
     ),
-    "cpu_throttled_ratio": _ratio(
+    "cpu_throttled_ratio": JobFact(
+        "ratio",
         "Time throttled by the CPU quota / available CPU time.",
-        _per("usage_throttled_seconds", lambda m: m.job["cpu_available_seconds"]),
+        _usage_ratio("usage_throttled_seconds", lambda m: m.job["cpu_available_seconds"]),
     ),
-    "cpu_waiting_ratio": _waiting("a CPU", "usage_cpu_waiting_seconds"),
-    "threads": _count(
+    "cpu_waiting_ratio": JobFact(
+        "ratio",
+        "Fraction of time in which at least one task waited for a CPU.",
+        _usage_ratio("usage_cpu_waiting_seconds", _node_time_seconds),
+    ),
+    "threads": JobFact(
+        "count",
         "Most threads at once, summed over nodes; where the kernel counts none, the most seen.",
-        _column("usage_threads_peak"),
+        _job_column("usage_threads_peak"),
     ),
-    "node_balance_ratio": _ratio(
-        "CPU time of the least busy node / mean of the nodes.", _node_balance
+    "node_balance_ratio": JobFact(
+        "ratio", "CPU time of the least busy node / mean of the nodes.", _node_balance
     ),
-    "idlest_node": _word("The least busy node.", _idlest_node),
-    "memory_limit": _bytes(
-        "Memory allocated, on the nodes measured.", lambda m: explain.memory_available_bytes(m.job)
+    "idlest_node": JobFact("word", "The least busy node.", _idlest_node),
+    "memory_limit": JobFact(
+        "bytes",
+        "Memory allocated, on the nodes measured.",
+        lambda m: explain.memory_available_bytes(m.job),
     ),
-    "memory_peak": _bytes(
+    "memory_peak": JobFact(
+        "bytes",
         "Peak memory, summed over nodes; includes page cache if it was measured.",
-        _column("memory_used_bytes"),
+        _job_column("memory_used_bytes"),
     ),
-    "memory_ratio": _ratio("Memory efficiency.", _column("memory_efficiency")),
-    "working_set": _bytes(
-        "Mean memory without inactive page cache.", _column("usage_working_set_average_bytes")
+    "memory_ratio": JobFact("ratio", "Memory efficiency.", _job_column("memory_efficiency")),
+    "working_set": JobFact(
+        "bytes",
+        "Mean memory without inactive page cache.",
+        _job_column("usage_working_set_average_bytes"),
     ),
-    "memory_need": _bytes(
-        "Maximum memory needed on one node by this and similar jobs.", right_size.node_memory_need
+    "memory_need": JobFact(
+        "bytes",
+        "Maximum memory needed on one node by this and similar jobs.",
+        right_size.node_memory_need,
     ),
-    "memory_to_ask": _bytes(
+    "memory_to_ask": JobFact(
+        "bytes",
         "`memory_need` plus 20 %, rounded up, for all nodes.",
         _times_nodes(right_size.node_memory_to_request),
     ),
-    "memory_request": _word(
+    "memory_request": JobFact(
+        "word",
         "`memory_to_ask` in the notation of the scheduler.",
         _in_words(memory_words, right_size.node_memory_to_request),
     ),
-    "memory_after_kill": _word(
+    "memory_after_kill": JobFact(
+        "word",
         "What larger runs of the name needed plus 20 %, else twice what was too little, in the "
         "notation of the scheduler; no more than the largest node of the cluster has.",
         _memory_after_kill,
     ),
-    "killed_runs": _count(
+    "killed_runs": JobFact(
+        "count",
         "Other runs of the name, of the latest 50, that ran out of memory.",
         lambda m: sum(run["state"] == JobState.OUT_OF_MEMORY for run in m.runs_of_name),
     ),
-    "memory_limit_hits": _count(
-        "Number of times the memory limit was reached.", _column("usage_memory_limit_hits")
+    "memory_limit_hits": JobFact(
+        "count",
+        "Number of times the memory limit was reached.",
+        _job_column("usage_memory_limit_hits"),
     ),
-    "memory_waiting_ratio": _waiting("memory", "usage_memory_waiting_seconds"),
-    "oom_kills": _count("Processes that the OOM killer terminated.", _column("usage_oom_kills")),
-    "swap_peak": _bytes("Maximum swap in use.", _column("usage_swap_peak_bytes")),
-    "io_waiting_ratio": _waiting("storage", "usage_io_waiting_seconds"),
-    "gpus": _count("GPUs that the job held.", lambda m: m.job["gpus_held"] or 0),
-    "gpu_ratio": _ratio("GPU efficiency.", _column("usage_gpu_utilization_ratio")),
-    "gpu_observed": _ratio(
+    "memory_waiting_ratio": JobFact(
+        "ratio",
+        "Fraction of time in which at least one task waited for memory.",
+        _usage_ratio("usage_memory_waiting_seconds", _node_time_seconds),
+    ),
+    "oom_kills": JobFact(
+        "count", "Processes that the OOM killer terminated.", _job_column("usage_oom_kills")
+    ),
+    "swap_peak": JobFact("bytes", "Maximum swap in use.", _job_column("usage_swap_peak_bytes")),
+    "io_waiting_ratio": JobFact(
+        "ratio",
+        "Fraction of time in which at least one task waited for storage.",
+        _usage_ratio("usage_io_waiting_seconds", _node_time_seconds),
+    ),
+    "gpus": JobFact("count", "GPUs that the job held.", lambda m: m.job["gpus_held"] or 0),
+    "gpu_ratio": JobFact("ratio", "GPU efficiency.", _job_column("usage_gpu_utilization_ratio")),
+    "gpu_observed": JobFact(
+        "ratio",
         "Part of the measured time in which the GPU that was observed least was observed while no "
         "other job held it.",
         _gpu_time("observed_seconds", min),
     ),
-    "gpu_shared": _ratio(
+    "gpu_shared": JobFact(
+        "ratio",
         "Part of the measured time in which other jobs held a GPU of the job as well.",
         _gpu_time("shared_seconds", max),
     ),
-    "gpus_untouched": _count(
-        "Known GPUs on which no process of the job was ever seen.", _untouched_gpus
+    "gpus_untouched": JobFact(
+        "count", "Known GPUs on which no process of the job was ever seen.", _untouched_gpus
     ),
-    "gpu_profiled": _ratio(
+    "gpu_profiled": JobFact(
+        "ratio",
         "Part of the measured time that `gpu_sm` and the like cover (Hopper and later).",
         _gpu_time("profiled_seconds", min),
     ),
-    "gpu_sm": _ratio("Multiprocessors in use, mean.", _column("usage_gpu_sm_active_ratio")),
-    "gpu_sm_when_busy": _ratio(
+    "gpu_sm": JobFact(
+        "ratio", "Multiprocessors in use, mean.", _job_column("usage_gpu_sm_active_ratio")
+    ),
+    "gpu_sm_when_busy": JobFact(
+        "ratio",
         "`gpu_sm` / `gpu_ratio`.",
-        _per("usage_gpu_sm_active_ratio", lambda m: m.job["usage_gpu_utilization_ratio"]),
+        _usage_ratio("usage_gpu_sm_active_ratio", lambda m: m.job["usage_gpu_utilization_ratio"]),
     ),
-    "gpu_tensor": _ratio(
-        "Activity of tensor cores, mean.", _column("usage_gpu_tensor_active_ratio")
+    "gpu_tensor": JobFact(
+        "ratio", "Activity of tensor cores, mean.", _job_column("usage_gpu_tensor_active_ratio")
     ),
-    "gpu_dram": _ratio(
-        "Bandwidth of the GPUs' memory in use, mean.", _column("usage_gpu_dram_active_ratio")
+    "gpu_dram": JobFact(
+        "ratio",
+        "Bandwidth of the GPUs' memory in use, mean.",
+        _job_column("usage_gpu_dram_active_ratio"),
     ),
-    "gpus_measured": _count("GPUs with measurements.", lambda m: len(m.gpus)),
-    "gpus_idle": _count("GPUs with a mean utilisation below `idle_gpu`.", _idle_gpus),
-    "gpus_unused": _count(
-        "GPUs that were busy for at most 10 s and held less than 1 GiB.", right_size.unused_gpus
+    "gpus_measured": JobFact("count", "GPUs with measurements.", lambda m: len(m.gpus)),
+    "gpus_idle": JobFact("count", "GPUs with a mean utilisation below `idle_gpu`.", _idle_gpus),
+    "gpus_unused": JobFact(
+        "count",
+        "GPUs that were busy for at most 10 s and held less than 1 GiB.",
+        right_size.unused_gpus,
     ),
-    "gpus_in_use": _count("GPUs that were used, or held data.", _gpus_in_use),
-    "gpus_to_ask": _count(
+    "gpus_in_use": JobFact("count", "GPUs that were used, or held data.", _gpus_in_use),
+    "gpus_to_ask": JobFact(
+        "count",
         "`gpus_in_use` of the node that used most, for all nodes, or more if similar jobs did.",
         _times_nodes(right_size.node_gpus_to_request),
     ),
@@ -343,18 +395,21 @@ FACTS: Mapping[str, JobFact] = {
         "Whether the busy time of the GPUs was counted, not sampled",
         lambda m: all(each["shared_seconds"] is not None for each in m.gpus),
     ),
-    "half_gpu_time": _seconds(
-        "Run time, if the work on the GPU took twice as long.", _half_gpu_time
+    "half_gpu_time": JobFact(
+        "seconds", "Run time, if the work on the GPU took twice as long.", _half_gpu_time
     ),
-    "gpu_memory_peak": _bytes(
-        "Maximum memory in use on one GPU.", _column("usage_gpu_memory_peak_bytes")
+    "gpu_memory_peak": JobFact(
+        "bytes", "Maximum memory in use on one GPU.", _job_column("usage_gpu_memory_peak_bytes")
     ),
-    "gpu_memory_ratio": _ratio("`gpu_memory_peak` / memory of that GPU.", _gpu_memory_ratio),
-    "short_jobs": _count(
+    "gpu_memory_ratio": JobFact(
+        "ratio", "`gpu_memory_peak` / memory of that GPU.", _gpu_memory_ratio
+    ),
+    "short_jobs": JobFact(
+        "count",
         "Number of jobs of the user of at most a minute in the previous day, without array tasks.",
         lambda m: m.short_jobs,
     ),
-    "similar_jobs": _count("Similar jobs that completed.", lambda m: len(m.similar)),
+    "similar_jobs": JobFact("count", "Similar jobs that completed.", lambda m: len(m.similar)),
     **THRESHOLD_FACTS,
 }
 

@@ -229,6 +229,7 @@ def as_markdown(report: Report, zone: tzinfo = UTC) -> str:
 
 
 def as_html(report: Report, zone: tzinfo = UTC) -> str:
+    """A complete HTML page."""
     return document_as_html(build_document(report, zone))
 
 

@@ -50,7 +50,8 @@ _SIGNALS = {
 
 def headline(inputs: ReportInput) -> str:
     """A sentence or two about a job that waits, is suspended, or did not end well, else ""."""
-    explain_state = _EXPLANATIONS.get(JobState(inputs.job["state"]))
+    state = JobState(inputs.job["state"])
+    explain_state = _EXPLANATIONS.get(state)
     text = " ".join(explain_state(inputs).split()) if explain_state else ""
     if inputs.job["as_of_basis"] == "nodes":
         text = f"{text} All its nodes have seen it end; its state is not yet known.".lstrip()

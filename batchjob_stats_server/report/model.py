@@ -340,6 +340,7 @@ class ReportInput(NamedTuple):
     runs_of_name: Sequence[Row] = ()  # its latest other runs in any state, with NAMED_RUN_COLUMNS
     script: str = ""  # its batch script, if the site keeps it and it is the reader's own
     largest_node_bytes: float | None = None  # memory of the largest node of its cluster
+    longest_limit_seconds: float | None = None  # with which a job of its partition has started
 
 
 def format_emissions(grams: float) -> str:

@@ -90,13 +90,18 @@ def node_memory_after_kill(inputs: ReportInput) -> float | None:
 
 
 def seconds_after_timeout(inputs: ReportInput) -> float | None:
-    """A time limit after a run that reached its own: what longer runs took, else twice as much."""
+    """A time limit after a run that reached its own: what longer runs took, else twice as much.
+
+    No more than jobs of the partition had, which it surely allows: None if none had more.
+    """
     limits = [run["time_limit_seconds"] for run in (inputs.job, *_ended(inputs, JobState.TIMEOUT))]
     too_little = _highest(limits)
     if too_little is None:
         return None
     known = _highest(explain.elapsed_seconds(run, inputs.now) for run in inputs.similar) or 0.0
-    return round_seconds(known) if known > too_little else 2 * too_little
+    request = round_seconds(known) if known > too_little else 2 * too_little
+    longest = inputs.longest_limit_seconds or math.inf
+    return min(request, longest) if longest > too_little else None
 
 
 def seconds_to_request(inputs: ReportInput) -> int | None:
@@ -115,6 +120,7 @@ def longest_seconds(inputs: ReportInput) -> float | None:
 
 
 def _ended(inputs: ReportInput, state: JobState) -> Iterator[Row]:
+    """Other runs of the name that ended in a state."""
     return (run for run in inputs.runs_of_name if run["state"] == state)
 
 
@@ -244,7 +250,7 @@ _FEWER_CPUS = {"low-cpu", "single-threaded"}
 _FEWER_GPUS = {"gpu-unused", "gpu-partly-unused"}
 _PLUS = "The highest need of this {runs} plus 20 %, rounded up."
 _DOUBLED = (
-    "What larger or longer runs of the name needed plus 20 %, else twice what was too little."
+    "What larger or longer runs needed plus 20 %, rounded up, else twice what was too little."
 )
 
 

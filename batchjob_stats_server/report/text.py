@@ -274,6 +274,7 @@ def _beside(each: SimilarComparison) -> str:
 
 
 def _next_lines(report: Report, _: tzinfo) -> Iterator[ReportLine]:
+    """What to request next time."""
     again = report.resubmission
     if again is None:
         return

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -125,8 +126,13 @@ def _label(text: str, x: float, width: float, time: int) -> str:
     return f'<text x="{x}" y="{DAY_CHART_HEIGHT + 16}"{anchor}>{text}</text>'
 
 
-LaneSpan = tuple[int, int, float, float]
-"""The index of a span, the lane that it has for itself, its x and its width."""
+class LaneSpan(NamedTuple):
+    """A span from `start` to `end`, in a lane of its own during that time."""
+
+    item: int  # index of the item
+    lane: int
+    x: float
+    width: float
 
 
 def assign_lanes(
@@ -145,7 +151,9 @@ def assign_lanes(
             lane_ends.append(end)
         lane_ends[lane] = end
         x = (start - since) * scale
-        lane_spans.append((item, lane, round(x, 2), round(max((end - start) * scale, 1.5), 2)))
+        lane_spans.append(
+            LaneSpan(item, lane, round(x, 2), round(max((end - start) * scale, 1.5), 2))
+        )
     return lane_spans
 
 

@@ -22,13 +22,13 @@ from batchjob_stats_server.auth.browser_session import cookie_name, delete_cooki
 from batchjob_stats_server.auth.identity import Caller, CurrentCaller, principal_or_none
 from batchjob_stats_server.auth.rights import Principal
 from batchjob_stats_server.pages.rendering import (
-    assets,
     charts,
     fragments,
     links,
     template_filters,
     usage_bars,
 )
+from batchjob_stats_server.pages.rendering.assets import Assets
 from batchjob_stats_server.report.explain import elapsed_missing, elapsed_seconds
 from batchjob_stats_server.services import Services
 
@@ -53,10 +53,12 @@ class PageEnvironment(NamedTuple):
     """What is loaded once per application."""
 
     templates: jinja2.Environment
+    assets: Assets
     reckoned: dict[Hashable, Reckoned]  # by person
     frame_ancestors: str  # sites that may embed our pages in a frame, for Content-Security-Policy
 
     def headers(self, policy: str) -> dict[str, str]:
+        """Headers of every page."""
         return {
             "Content-Security-Policy": policy + self.frame_ancestors,
             # With `no-referrer`, forms on our own pages would send the origin `null`.
@@ -65,7 +67,7 @@ class PageEnvironment(NamedTuple):
 
 
 def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
-    """Read the templates; `ancestors` are origins whose pages may embed ours."""
+    """Read the templates and assets; `ancestors` are origins whose pages may embed ours."""
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("batchjob_stats_server.pages"),
         autoescape=True,
@@ -74,6 +76,7 @@ def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    assets = Assets()
     templates.filters.update(template_filters.FILTERS)
     templates.globals.update(
         absent=template_filters.absent, static=assets.address, version=__version__, api=PREFIX,
@@ -86,7 +89,7 @@ def make_environment(ancestors: Sequence[str]) -> PageEnvironment:
         exit_code=format_exit_code,
     )  # fmt: skip
     allowed = ("'self'", *ancestors) if ancestors else ("'none'",)
-    return PageEnvironment(templates, {}, " ".join(allowed))
+    return PageEnvironment(templates, assets, {}, " ".join(allowed))
 
 
 def render_template(template: jinja2.Template, **values: Any) -> str:
@@ -119,7 +122,7 @@ class PageRenderer(Caller):
             principal=self.principal,
             now=self.now,
             page=self,
-            plotly_style_ids=assets.plotly_style_ids() if uses_plotly else (),
+            plotly_style_ids=self.environment.assets.plotly_style_ids if uses_plotly else (),
             **values,
         )
         return HTMLResponse(

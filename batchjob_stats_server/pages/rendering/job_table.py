@@ -15,7 +15,7 @@ from batchjob.runtime.formatting import format_exit_code
 from batchjob.runtime.times import format_time
 from batchjob_stats_server.pages.rendering import fragments, links, template_filters, usage_bars
 from batchjob_stats_server.pages.rendering.fragments import escape_id, escape_repeated
-from batchjob_stats_server.pages.rendering.template_filters import absent, percent, size
+from batchjob_stats_server.pages.rendering.template_filters import absent
 from batchjob_stats_server.report import explain
 from batchjob_stats_server.report.model import Efficiency, Row
 
@@ -187,23 +187,19 @@ def _elapsed_cell(row: Row, context: TableContext) -> str:
 
 
 def _number_column(
-    title: str,
-    sort: str,
-    missing: str = NOT_REPORTED,
-    write: Callable[..., str] = template_filters.number,
-    key: str = "",
-) -> ListColumn:
-    """Numbers of the key by which the list is sorted, or of another one."""
-    dash, shown = absent(missing), key or sort
+    title: str, sort: str, key: str, missing: str = NOT_REPORTED,
+    format_value: Callable[..., str] = template_filters.number,
+) -> ListColumn:  # fmt: skip
+    dash = absent(missing)
 
     def render_cell(row: Row, _: TableContext) -> str:
-        return dash if row[shown] is None else write(row[shown])
+        return dash if row[key] is None else format_value(row[key])
 
     return ListColumn(title, sort, render_cell, "n")
 
 
-_NOT_MEASURED, _NO_GPU = "not measured", "no GPU, or not measured"
-_hours_column = partial(_number_column, write=template_filters.hours)
+def _hours_column(title: str, key: str, missing: str) -> ListColumn:
+    return _number_column(title, key, key, missing, template_filters.hours)
 
 
 def _held_cpus_cell(row: Row, context: TableContext) -> str:
@@ -232,13 +228,6 @@ def _measured_bar(used: Efficiency, row: Row, now: int) -> str:
         until = format_time(row["usage_until_time"], UTC)
         bar = bar._replace(detail="; ".join(filter(None, (bar.detail, f"as of {until}"))))
     return fragments.usage_bar(bar)
-
-
-def _efficiency_column(title: str, sort: str, ratio_of: Callable[[Row], Efficiency]) -> ListColumn:
-    def render_cell(row: Row, context: TableContext) -> str:
-        return _measured_bar(ratio_of(row), row, context.now)
-
-    return ListColumn(title, sort, render_cell, label=f"{title} used")
 
 
 def _gpu_cell(row: Row, context: TableContext) -> str:
@@ -279,31 +268,49 @@ _WAITING_COLUMNS = {
     "Started": _time_column("Submitted", "submit_time", ""),
     "Ended": ListColumn("Ended", "", lambda *_: absent("it has not started")),
     "Elapsed": ListColumn("Waiting", "elapsed_seconds", _waiting_cell, "n"),
-    "Nodes": _number_column("Nodes", "allocated_nodes", key="requested_nodes"),
-    "CPUs": _number_column("CPUs", "allocated_cpus", key="requested_cpus"),
+    "Nodes": _number_column("Nodes", "allocated_nodes", "requested_nodes"),
+    "CPUs": _number_column("CPUs", "allocated_cpus", "requested_cpus"),
     "GPUs": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "requested_gpus"), "n"),
 }
 _REASON = _text_column("Reason", "reason", "the scheduler gives no reason")
-_ALLOCATED_CPUS = _number_column("CPUs", "allocated_cpus")
+_ALLOCATED_CPUS = _number_column("CPUs", "allocated_cpus", "allocated_cpus")
 _STARTED_COLUMNS = {
     "started": _time_column("Started", "start_time", "it has not started"),
     "ended": _time_column("Ended", "end_time", "it has not ended"),
     "elapsed": ListColumn("Elapsed", "elapsed_seconds", _elapsed_cell, "n"),
-    "nodes": _number_column("Nodes", "allocated_nodes"),
+    "nodes": _number_column("Nodes", "allocated_nodes", "allocated_nodes"),
     "cpus": _ALLOCATED_CPUS._replace(render_cell=_held_cpus_cell),
     "gpus": ListColumn("GPUs", "allocated_gpus", partial(_gpu_count_cell, "gpus_held"), "n"),
     "time": ListColumn("Time used", "time_efficiency", _time_used_cell, "n"),
-    "cpu": _efficiency_column("CPU", "cpu_efficiency", explain.cpu_ratio),
-    "memory": _efficiency_column("Memory", "memory_efficiency", explain.memory_ratio),
+    "cpu": ListColumn(
+        "CPU",
+        "cpu_efficiency",
+        lambda row, context: _measured_bar(explain.cpu_ratio(row), row, context.now),
+        label="CPU used",
+    ),
+    "memory": ListColumn(
+        "Memory",
+        "memory_efficiency",
+        lambda row, context: _measured_bar(explain.memory_ratio(row), row, context.now),
+        label="Memory used",
+    ),
     "peak": _number_column(
-        "Peak memory", "usage_memory_peak_bytes", _NOT_MEASURED, size, key="memory_used_bytes"
+        "Peak memory",
+        "usage_memory_peak_bytes",
+        "memory_used_bytes",
+        "not measured",
+        template_filters.size,
     ),
     "gpu": ListColumn("GPU", "usage_gpu_utilization_ratio", _gpu_cell, label="GPU used"),
     "gpu_sm": _number_column(
-        "SMs", "usage_gpu_sm_active_ratio", "measured on Hopper and later", percent
+        "SMs",
+        "usage_gpu_sm_active_ratio",
+        "usage_gpu_sm_active_ratio",
+        "measured on Hopper and later",
+        template_filters.percent,
     ),
-    "cpu_unused": _hours_column("Unused CPU time", "cpu_unused_seconds", _NOT_MEASURED),
-    "gpu_unused": _hours_column("Unused GPU time", "gpu_unused_seconds", _NO_GPU),
+    "cpu_unused": _hours_column("Unused CPU time", "cpu_unused_seconds", "not measured"),
+    "gpu_unused": _hours_column("Unused GPU time", "gpu_unused_seconds", "no GPU, or not measured"),
     "energy": ListColumn("Energy", "energy_used_joules", _energy_cell, "n"),
     "exit": ListColumn("Exit", "", _exit_cell, "n"),
 }

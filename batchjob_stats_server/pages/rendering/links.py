@@ -71,6 +71,7 @@ def reference(row: Row) -> str:
 
 
 def references(rows: Sequence[Row], without: Row) -> tuple[str, ...]:
+    """References to all runs but one."""
     return tuple(reference(row) for row in rows if row["id"] != without["id"])
 
 

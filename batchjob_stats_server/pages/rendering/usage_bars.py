@@ -59,6 +59,7 @@ def job_bar(measured: Efficiency, row: Row, now: int) -> UsageBar:
 
 
 def efficiency_bar(measured: Efficiency) -> UsageBar:
+    """An efficiency with its colour."""
     name = RESOURCE_TITLES[measured.what]
     if measured.ratio is None:
         return UsageBar(name, None, reason=measured.missing)

@@ -267,6 +267,16 @@ def test_script_is_printed_with_the_advised_request(data, script, capsys, monkey
     )  # fmt: skip
 
 
+def test_script_of_another_scheduler_is_refused(data, script, capsys, monkeypatch):
+    used = {f"usage_memory_peak_{each}": 1 << 30 for each in ("bytes", "node_bytes")}
+    monkeypatch.setattr(job, "query_report", lambda *_: as_json(report_of(**used)).decode())
+    script.write_text("#!/bin/sh\n#PBS -l select=1:mem=16gb\n./a\n")
+    assert main(["job", "70007", "--script", str(script), "--data", data]) == 2
+    out, error = capsys.readouterr()
+    assert not out
+    assert "job.sh has lines of #PBS; expected #SBATCH, as the job's scheduler reads" in error
+
+
 def test_script_that_is_not_there_or_has_no_job_is_explained(data, script, capsys):
     assert main(["job", "--script", "/nowhere/job.sh", "--data", data]) == 2
     assert "--script: /nowhere/job.sh: No such file" in capsys.readouterr().err

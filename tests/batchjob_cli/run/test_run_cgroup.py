@@ -251,7 +251,7 @@ def test_no_usable_cgroup(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_cgroup_settings(run_limits, version, expected):
     assert [
-        (file, value) for _, _, file, value in limits.cgroup_settings(run_limits, version, "/")
+        (each.file, each.value) for each in limits.cgroup_settings(run_limits, version, "/")
     ] == expected
 
 

@@ -12,7 +12,7 @@ from batchjob_stats_server import app
 from batchjob_stats_server.mail_template import load_mail_template
 from batchjob_stats_server.options import ReportOptions
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
-from tests.batchjob_stats_server.pages.conftest import HTML, element_text, parse_page
+from tests.batchjob_stats_server.pages.conftest import HTML, element_text, open_as, parse_page
 from tests.batchjob_stats_server.pages.test_pages import table_rows
 
 FEW = "\u2013fewer than ten jobs started in the last 30 days"
@@ -82,6 +82,17 @@ def test_node_page_shows_state_gpus_and_time_series(example_page):
         ("memory", ""), *(("gpu_power", f"GPU {number}") for number in range(8)),
     }  # fmt: skip
     assert 100 < rows[0]["mean"] / 2**30 < 256
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/jobs/40120?cluster=alpha", "/embed/jobs/40120?cluster=alpha", "/clusters/alpha",
+     "/clusters/alpha/nodes/a010", "/compare?job=alpha:40120", "/admin"],
+)  # fmt: skip
+def test_page_without_a_time_series_database_says_so(example_services, path):
+    services, root_token = example_services
+    with open_as(root_token, services) as get:
+        assert "no time series database is configured" in get(path).text
 
 
 def test_node_page_without_exporter_says_so(example_page):

@@ -91,7 +91,18 @@ def test_last_lines_returns_last_lines_of_standard_error(run_with_standard_error
     assert len(last_lines(run_with_standard_error, "2", os.getuid())) == 10
     assert last_lines(run_with_standard_error, "3", os.getuid()) == []
     assert last_lines(run_with_standard_error, "../2", os.getuid()) == []
+    assert last_lines(run_with_standard_error, "2\0", os.getuid()) == []
     assert last_lines(run_with_standard_error, "2", os.getuid() + 1) == []
+
+
+def test_last_lines_of_binary_output_are_plain_text(tmp_path):
+    directory = tmp_path / LOGS / "2"
+    directory.mkdir(parents=True)
+    output = StreamLog(directory, "stdout", 1 << 20)
+    output.add(b"\x1b[1;31mred\x1b[0m\ttab\n\x00\xff\x1b]0;title\x07\n\xe2\x80\xaertl\n", 1000.0)
+    output.close(1001.0)
+    shown = ["red     tab", "?\N{REPLACEMENT CHARACTER}?]0;title?", "?rtl"]
+    assert last_lines(tmp_path, "2", os.getuid()) == shown
 
 
 def test_last_lines_of_both_streams_with_the_last_state_of_progress_bars(tmp_path):

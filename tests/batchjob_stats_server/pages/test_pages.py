@@ -138,11 +138,13 @@ def test_node_page_timeline(page, now):
     empty = page("root", "/clusters/c1/nodes/n001", until=now - 8000)
     assert "No job" in element_text(empty.find(".//main"))
     page("root", "/clusters/c1/nodes/n001", 422, since=now, until=now - 1)
+    unknown = page("alice", "/clusters/c1/nodes/n999", 404)
+    assert "c1 has no node n999: no job ran there" in element_text(unknown.find(".//main"))
 
 
 def test_cluster_page(page):
     document = page("root", "/clusters/c1")
-    assert [element_text(each) for each in document.findall(".//ul[@class='nodes']//a")] == [
+    assert [element_text(each) for each in document.findall(".//ul[@class='nodes tall']//a")] == [
         "n002 1 jobs"
     ]
     assert element_text(document.find(".//dl/div/dd")) == "1 jobs"

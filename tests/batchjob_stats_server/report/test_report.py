@@ -58,6 +58,7 @@ BESIDE = (
     "cpu_peaks",
     "runs_of_name",
     "largest_node_bytes",
+    "longest_limit_seconds",
     "script",
 )  # what a report has beside the job's row
 

@@ -49,6 +49,17 @@ def test_line_after_a_kill_and_after_a_time_out():
     )
 
 
+def test_line_after_a_time_out_asks_for_no_more_time_than_the_partition_allows():
+    def line(hours):
+        allowed = {"longest_limit_seconds": hours * 3600}
+        found = again(state="TIMEOUT", time_limit_seconds=10_800, **allowed)
+        return found and found.line
+
+    assert line(4) == "sbatch --mem=16G -t 4:00:00 -c 8 run.sh"
+    assert line(24) == "sbatch --mem=16G -t 6:00:00 -c 8 run.sh"
+    assert line(3) is None
+
+
 def test_line_near_the_limit_after_kills_has_more_memory():
     found = again(**memory_peak(15.8), runs_of_name=[KILLED] * 9)
     assert found.line == "sbatch --mem=20480M -t 3:00:00 -c 8 run.sh"

@@ -45,11 +45,11 @@ spans = st.lists(
 @given(spans)
 def test_no_two_stays_share_a_lane_at_once(given_spans):
     stays = charts.assign_lanes(given_spans, 100, 600, 500)
-    assert sorted(item for item, *_ in stays) == list(range(len(given_spans)))
+    assert sorted(stay.item for stay in stays) == list(range(len(given_spans)))
     for one in stays:
         for other in stays:
-            if one[0] < other[0] and one[1] == other[1]:
-                (a, b), (c, d) = given_spans[one[0]], given_spans[other[0]]
+            if one.item < other.item and one.lane == other.lane:
+                (a, b), (c, d) = given_spans[one.item], given_spans[other.item]
                 assert b <= c or d <= a or max(a, c, 100) >= min(b, d, 600)
 
 
