@@ -21,6 +21,7 @@ PROGRAMS = {
 
 
 def prepared(shell: str) -> Path:
+    """The file of the prepared script."""
     return Path(__file__).parent / "completions" / f"batchjob.{shell}"
 
 
@@ -32,8 +33,8 @@ def run(arguments: list[str]) -> int:
         'For bash: eval "$(batchjob completion bash)".',
     )
     parser.add_argument("shell", choices=SHELLS)
-    text = "program to complete (default: batchjob)"
-    parser.add_argument("--program", choices=tuple(PROGRAMS), default="batchjob", help=text)
+    parser.add_argument("--program", choices=tuple(PROGRAMS), default="batchjob",
+                      help="program to complete (default: batchjob)")  # fmt: skip
     given = parser.parse_args(arguments)
     if given.program == "batchjob":
         sys.stdout.write(prepared(given.shell).read_text(encoding="utf-8"))

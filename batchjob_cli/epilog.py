@@ -18,9 +18,8 @@ from batchjob.quantities.gpu import (
 )
 from batchjob.runtime.formatting import digits, energy, format_clock, share, size, to_printable
 from batchjob.runtime.http_client import FetchError, fetch
-from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.runtime.times import format_exact_time
-from batchjob_cli.client.connect import plain_parser
 from batchjob_cli.client.problems import DONE, NotFoundError, UnreachableError
 from batchjob_cli.client.table import add_zone, print_text
 
@@ -35,13 +34,21 @@ _Series = tuple[str, Mapping[str, str], float]
 
 
 def run(arguments: list[str]) -> int:
-    parser = plain_parser(
-        "epilog", "Prints what this node's exporter has measured of a job up to now."
+    """Print the lines; the exit status. Raises SettingsError."""
+    parser = Parser(
+        prog="batchjob epilog",
+        description="Prints what this node's exporter has measured of a job up to now.",
+        allow_abbrev=False,
     )
-    add, exporter = parser.add_argument, "http://localhost:10910"
-    add("id", nargs="?", metavar="JOB", help="job id; default: the job that runs the command")
-    text = f"the exporter of this node (default: {exporter})"
-    add("--exporter", default=exporter, metavar="URL", help=text)
+    parser.add_argument(
+        "id", nargs="?", metavar="JOB", help="job id; default: the job that runs the command"
+    )
+    parser.add_argument(
+        "--exporter",
+        default="http://localhost:10910",
+        metavar="URL",
+        help="the exporter of this node (default: http://localhost:10910)",
+    )
     add_zone(parser)
     given = parser.parse_args(arguments)
     jobid = given.id or _own_jobid(os.environ)

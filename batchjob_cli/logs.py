@@ -23,12 +23,15 @@ _MAX_PARTS = 160  # of a line, 10 MiB
 
 def run(arguments: list[str]) -> int:
     parser = run_parser("logs", "Prints the output of a run.")
-    add = parser.add_argument
-    add("--follow", "-f", action="store_true", help="follow the output until the run ends")
-    add("--stream", choices=STREAMS, help="only this stream (default: both, ordered by time)")
+    parser.add_argument(
+        "--follow", "-f", action="store_true", help="follow the output until the run ends"
+    )
+    parser.add_argument(
+        "--stream", choices=STREAMS, help="only this stream (default: both, ordered by time)"
+    )
     add_window(parser, "lines")
-    add("--limit", type=integer, help="only the last N lines")
-    add("--timestamps", action="store_true", help="prefix each line with its time")
+    parser.add_argument("--limit", type=integer, help="only the last N lines")
+    parser.add_argument("--timestamps", action="store_true", help="prefix each line with its time")
     add_zone(parser)
     given = parser.parse_args(arguments)
     try:

@@ -66,14 +66,16 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--cluster", help="cluster of the job (default: $SLURM_CLUSTER_NAME)")
-    text = "relay of the mail (default: the program sendmail of this machine)"
-    add("--smtp", default="", metavar="HOST[:PORT]", help=text)
+    add(
+        "--smtp", default="", metavar="HOST[:PORT]",
+        help="relay of the mail (default: the program sendmail of this machine)",
+    )  # fmt: skip
     add("--from", dest="sender", default="", metavar="ADDRESS", help="sender of the mail")
-    text = (
-        "wait for final figures of an ended job, but no longer than this; Slurm ends the "
-        f"program after 120 (default: {_WAIT_SECONDS:g})"
-    )
-    add("--wait", type=float, default=_WAIT_SECONDS, metavar="SECONDS", help=text)
+    add(
+        "--wait", type=float, default=_WAIT_SECONDS, metavar="SECONDS",
+        help="wait for final figures of an ended job, but no longer than this; Slurm ends the "
+        f"program after 120 (default: {_WAIT_SECONDS:g})",
+    )  # fmt: skip
     add("-n", "--no-color", action="store_true", help="option of smail; the output has no colors")
     add("-s", "--subject", help="subject; addresses follow")
     add("addresses", nargs="*", metavar="ADDRESS", help="where to send the mail")

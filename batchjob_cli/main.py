@@ -21,7 +21,7 @@ class Command(NamedTuple):
     """A sub-command; its module has `run(arguments) -> exit status`."""
 
     name: str
-    module: str  # of this package
+    module: str
     description: str
     extra: str = "server"  # in pyproject.toml; needed in addition to the exporter's libraries
     function: str = "run"
@@ -29,34 +29,56 @@ class Command(NamedTuple):
     def load(self) -> Callable[[list[str]], int]:
         """Import its module; raises ModuleNotFoundError if its libraries are not installed."""
         run: Callable[[list[str]], int] = getattr(
-            importlib.import_module(f"batchjob_cli.{self.module}"), self.function
+            importlib.import_module(self.module), self.function
         )
         return run
 
 
 COMMANDS = (
-    Command("up", "up.command", "Run all parts of batchjob on this machine, with web pages."),
-    Command("run", "run.command", "Run a command as a job: measured and recorded."),
-    Command("jobs", "jobs", "List jobs."),
-    Command("job", "job", "Show the report of a job, with advice."),
-    Command("seff", "seff", "Show the efficiency of a job as Slurm's seff does."),
-    Command("epilog", "epilog", "Show what this node has measured of a job so far."),
-    Command("mail", "mail", "Send a mail of Slurm with the report of its job."),
-    Command("notify", "notify", "Choose what you are told of your jobs, and how."),
-    Command("stats", "stats", "Show totals and success rates."),
-    Command("metrics", "metrics", "Show a job's measurements over time and follow them."),
-    Command("logs", "logs", "Print the output of a run."),
-    Command("stop", "stop", "End a run."),
-    Command("cancel", "stop", "Cancel a run that has not started.", function="cancel"),
-    Command("delete", "stop", "Delete a run's record, samples and output.", function="delete"),
-    Command("doctor", "doctor.command", "Check what this node provides and what is missing."),
-    Command("top", "top", "Show running and pending jobs, updated every few seconds.", "top"),
-    Command("completion", "completion", "Print a completion script for a shell.", "shell"),
-    Command("manual", "manuals", "Print a manual page.", "shell", "manual"),
+    Command(
+        "up",
+        "batchjob_cli.up.command",
+        "Run all parts of batchjob on this machine, with web pages.",
+    ),
+    Command("run", "batchjob_cli.run.command", "Run a command as a job: measured and recorded."),
+    Command("jobs", "batchjob_cli.jobs", "List jobs."),
+    Command("job", "batchjob_cli.job", "Show the report of a job, with advice."),
+    Command("seff", "batchjob_cli.seff", "Show the efficiency of a job as Slurm's seff does."),
+    Command("epilog", "batchjob_cli.epilog", "Show what this node has measured of a job so far."),
+    Command("mail", "batchjob_cli.mail", "Send a mail of Slurm with the report of its job."),
+    Command("notify", "batchjob_cli.notify", "Choose what you are told of your jobs, and how."),
+    Command("stats", "batchjob_cli.stats", "Show totals and success rates."),
+    Command(
+        "metrics", "batchjob_cli.metrics", "Show a job's measurements over time and follow them."
+    ),
+    Command("logs", "batchjob_cli.logs", "Print the output of a run."),
+    Command("stop", "batchjob_cli.stop", "End a run."),
+    Command("cancel", "batchjob_cli.stop", "Cancel a run that has not started.", function="cancel"),
+    Command(
+        "delete",
+        "batchjob_cli.stop",
+        "Delete a run's record, samples and output.",
+        function="delete",
+    ),
+    Command(
+        "doctor",
+        "batchjob_cli.doctor.command",
+        "Check what this node provides and what is missing.",
+    ),
+    Command(
+        "top",
+        "batchjob_cli.top",
+        "Show running and pending jobs, updated every few seconds.",
+        "top",
+    ),
+    Command(
+        "completion", "batchjob_cli.completion", "Print a completion script for a shell.", "shell"
+    ),
+    Command("manual", "batchjob_cli.manuals", "Print a manual page.", "shell", "manual"),
 )
 
 
-_NOW = Command("batchjob", "now", "Show your jobs at present.")
+_NOW = Command("batchjob", "batchjob_cli.now", "Show your jobs at present.")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -19,8 +19,7 @@ from argparse_manpage.manpage import Manpage
 from batchjob import __version__
 from batchjob.runtime.logins import expand_home
 from batchjob.runtime.reason import reason
-from batchjob.runtime.settings import SettingsError
-from batchjob_cli.client.connect import plain_parser
+from batchjob.runtime.settings import Parser, SettingsError
 from batchjob_cli.completion import PROGRAMS, SHELLS, prepared
 
 
@@ -114,14 +113,15 @@ def completions(commands: Mapping[str, str], shell: str) -> dict[str, str]:
 
 def manual(arguments: list[str]) -> int:
     """Print a manual page, or write all of them; the exit status. Raises SettingsError."""
-    parser = plain_parser(
-        "manual", "Prints a manual page, for man -l -, or writes all pages into a directory."
+    parser = Parser(
+        prog="batchjob manual",
+        allow_abbrev=False,
+        description="Prints a manual page, for man -l -, or writes all pages into a directory.",
     )
-    add, programs = parser.add_argument, tuple(PROGRAMS)
-    text = "program to describe (default: batchjob)"
-    add("program", nargs="?", choices=programs, default="batchjob", help=text)
-    text = "write all pages there, such as ~/.local/share/man/man1"
-    add("--directory", default="", metavar="DIRECTORY", help=text)
+    parser.add_argument("program", nargs="?", choices=tuple(PROGRAMS), default="batchjob",
+                      help="program to describe (default: batchjob)")  # fmt: skip
+    parser.add_argument("--directory", default="", metavar="DIRECTORY",
+                      help="write all pages there, such as ~/.local/share/man/man1")  # fmt: skip
     given = parser.parse_args(arguments)
     if not given.directory:
         (text,) = manuals({given.program: PROGRAMS[given.program]}).values()

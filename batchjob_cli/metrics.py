@@ -16,9 +16,11 @@ from batchjob.local_runs import record as runs
 from batchjob.local_runs.directory import RUNS, SAMPLES, data_directory
 from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob.runtime.json_reader import parse_json
+from batchjob.runtime.settings import Parser
 from batchjob.runtime.values import integer
-from batchjob_cli.client import connect, curves
+from batchjob_cli.client import curves
 from batchjob_cli.client.answer import foreign_answer_error, parse_rows, quote_beginning
+from batchjob_cli.client.connect import add_arguments, add_window, named_server, window_parameters
 from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, format_table, print_text, terminal_width
@@ -49,28 +51,36 @@ def run(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = connect.plain_parser(
-        "metrics", "Prints the samples of a job from its start; on a terminal, until it ends."
+    parser = Parser(
+        prog="batchjob metrics",
+        allow_abbrev=False,
+        description="Prints the samples of a job from its start; on a terminal, until it ends.",
     )
-    add = parser.add_argument
-    add("job", metavar="JOB", help="id of a job, or a prefix of it; for a run also its name")
-    types = "measurements to show (default: overview)"
-    add("--type", choices=TYPES, default="overview", help=types)
-    connect.add_window(parser, "samples")
-    add("--limit", type=integer, help="only the latest N samples")
+    parser.add_argument(
+        "job", metavar="JOB", help="id of a job, or a prefix of it; for a run also its name"
+    )
+    parser.add_argument(
+        "--type", choices=TYPES, default="overview", help="measurements to show (default: overview)"
+    )
+    add_window(parser, "samples")
+    parser.add_argument("--limit", type=integer, help="only the latest N samples")
     add_zone(parser)
-    add("--json", action="store_true", help="print each sample as a JSON object")
-    follow = "wait for more samples until the job ends (default: only on a terminal)"
-    add("-f", "--follow", action=argparse.BooleanOptionalAction, help=follow)
-    connect.add_arguments(parser)
-    add("--samples", default="", metavar="DIRECTORY", help="directory of the samples")
+    parser.add_argument("--json", action="store_true", help="print each sample as a JSON object")
+    parser.add_argument(
+        "-f", "--follow", action=argparse.BooleanOptionalAction,
+        help="wait for more samples until the job ends (default: only on a terminal)",
+    )  # fmt: skip
+    add_arguments(parser)
+    parser.add_argument(
+        "--samples", default="", metavar="DIRECTORY", help="directory of the samples"
+    )
     return parser
 
 
 def _print_from_server(given: argparse.Namespace) -> int:
-    window = connect.window_parameters(given)
+    window = window_parameters(given)
     parameters = {**window, "follow": "true" if given.follow and given.limit is None else None}
-    server = connect.named_server(given)
+    server = named_server(given)
     run = server.find_run_id(given.job)
     jobid = run or given.job
     # A run that has just started is not in the list of jobs yet.

@@ -19,8 +19,10 @@ def run(arguments: list[str]) -> int:
         "notify", "Lists what you are told of your jobs, or subscribes to an event."
     )
     add = parser.add_argument
-    text = "end, failure, started, idle=30m (GPUs), memory=90%% or digest (each week)"
-    add("event", nargs="?", default="", help=text)
+    add(
+        "event", nargs="?", default="",
+        help="end, failure, started, idle=30m (GPUs), memory=90%% or digest (each week)",
+    )  # fmt: skip
     add("--job", default="", help="only this job")
     add("--cluster", default="", help="only jobs on this cluster")
     add("--account", default="", help="account of a digest, which its coordinators may have")

@@ -7,6 +7,7 @@ from batchjob_cli.client.table import fold, print_text, terminal_width
 
 
 def run(arguments: list[str]) -> int:
+    """Print them; the exit status. Raises SettingsError."""
     given = command_parser("", "Shows your jobs at present.").parse_args(arguments)
     query = reachable_server(given)
     if query is None:

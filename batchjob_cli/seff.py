@@ -20,11 +20,19 @@ def run(arguments: list[str]) -> int:
         "followed by GPUs, energy and advice.",
     )
     add = parser.add_argument
-    text = "job id in the notation of the scheduler, such as 123, 123_4 or 123+1"
-    add("id", metavar="JOB", help=text)
+    add(
+        "id",
+        metavar="JOB",
+        help="job id in the notation of the scheduler, such as 123, 123_4 or 123+1",
+    )
     add("--cluster", help="cluster, if several have a job with this id")
-    text = "wait until the job has ended and its figures are final, but no longer than this"
-    add("--wait", type=float, default=0.0, metavar="SECONDS", help=text)
+    add(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait until the job has ended and its figures are final, but no longer than this",
+    )
     add("-n", "--no-color", action="store_true", help="option of seff; the output has no colors")
     add_zone(parser)
     given = parser.parse_args(arguments)

@@ -77,13 +77,16 @@ def _total(key: str, sums: dict[str, Any], *, overall: bool) -> dict[str, Any]:
 
 
 def run(arguments: list[str]) -> int:
+    """Print totals; the exit status. Raises SettingsError."""
     parser = command_parser(
         "stats", f"Shows totals and success rates of jobs in the last {_DAYS} days."
     )
     add_filters(parser.add_argument)
-    add, forms = parser.add_argument, ("table", "json", "csv")
-    add("--by", choices=_KEYS, default="name", help="key to group by (default: name)")
-    add("--format", choices=forms, default="table", help="output format (default: table)")
+    parser.add_argument(
+        "--by", choices=_KEYS, default="name", help="key to group by (default: name)"
+    )
+    parser.add_argument("--format", choices=("table", "json", "csv"), default="table",
+                      help="output format (default: table)")  # fmt: skip
     given = parser.parse_args(arguments)
     if given.since is None:
         given.since = time.time() - _DAYS * 86400

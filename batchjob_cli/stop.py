@@ -39,8 +39,8 @@ def run(arguments: list[str]) -> int:
     parser = run_parser(
         "stop", "Stops a run: SIGTERM to its processes, SIGKILL after a grace period."
     )
-    text = "time between SIGTERM and SIGKILL (default: 10s)"
-    parser.add_argument("--grace", type=duration, default=10.0, help=text)
+    parser.add_argument("--grace", type=duration, default=10.0,
+                      help="time between SIGTERM and SIGKILL (default: 10s)")  # fmt: skip
     given = parser.parse_args(arguments)
     if given.server:
         return remote_runs.end_run(given, "stop", given.grace)
@@ -101,6 +101,7 @@ def end_run(data: Path, run: Run, grace: float, max_wait: float = math.inf) -> R
 
 
 def _request_stop(runs: Path, run: Run, grace: float) -> None:
+    """Leave a request and send SIGTERM."""
     try:
         stop_request.write(runs, run.jobid, grace)
         if not run_files.signal_supervisor(run, signal.SIGTERM):  # the run is just ending

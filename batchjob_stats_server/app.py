@@ -91,6 +91,7 @@ _WITHOUT_JOBS = (
 
 
 def _dependencies(router: APIRouter) -> list[params.Depends]:
+    """What comes before each route of a router."""
     before = [Depends(refuse_repeated_parameters)]
     return before if router in _WITHOUT_JOBS else [*before, Depends(audit_question)]
 

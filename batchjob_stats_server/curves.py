@@ -208,27 +208,35 @@ def _gauge(name: str, unit: str, metric: str, by: tuple[str, ...] = ()) -> NodeC
     return NodeCurve(name, unit, SeriesQuery(metric, SeriesKind.GAUGE, by=by))
 
 
-_MODES, _PARTS = {"mode": _BUSY}, ("component",)
-_CPU_TIME = SeriesQuery(f"{_NODE}cpu_seconds_total", SeriesKind.RATE, _MODES, ("mode",))
-_ENERGY = SeriesQuery(f"{_NODE}energy_joules_total", SeriesKind.RATE, {}, ("consumer",), _PARTS)
-_MEMORY = _gauge("memory_total", "bytes", f"{_NODE}memory_total_bytes")
-_AVAILABLE = SeriesQuery(f"{_NODE}memory_available_bytes", SeriesKind.GAUGE)
-
 NODE_CURVES: Mapping[str, NodeCurve] = {
     curve.name: curve
     for curve in (
-        NodeCurve("cpu", "cores", _CPU_TIME),
+        NodeCurve(
+            "cpu", "cores",
+            SeriesQuery(
+                f"{_NODE}cpu_seconds_total", SeriesKind.RATE, {"mode": _BUSY}, summed=("mode",)
+            ),
+        ),
         _gauge("cpus", "cores", f"{_NODE}cpus"),
-        NodeCurve("memory", "bytes", _MEMORY.query, _AVAILABLE),
-        _MEMORY,
-        NodeCurve("power", "watts", _ENERGY),
+        NodeCurve(
+            "memory", "bytes", SeriesQuery(f"{_NODE}memory_total_bytes", SeriesKind.GAUGE),
+            SeriesQuery(f"{_NODE}memory_available_bytes", SeriesKind.GAUGE),
+        ),
+        _gauge("memory_total", "bytes", f"{_NODE}memory_total_bytes"),
+        NodeCurve(
+            "power", "watts",
+            SeriesQuery(
+                f"{_NODE}energy_joules_total", SeriesKind.RATE, by=("component",),
+                summed=("consumer",),
+            ),
+        ),
         _gauge("gpu_utilization", "ratio", GPU_UTILIZATION.name, _GPU),
         _gauge("gpu_memory", "bytes", GPU_MEMORY_USED.name, _GPU),
         _gauge("gpu_memory_total", "bytes", GPU_MEMORY_TOTAL.name, _GPU),
         _gauge("gpu_power", "watts", GPU_POWER.name, _GPU),
         _gauge("gpu_temperature", "celsius", GPU_TEMPERATURE.name, _GPU),
     )
-}
+}  # fmt: skip
 
 
 def node_window(since: int | None, until: int | None, now: int) -> tuple[int, int]:
@@ -241,6 +249,27 @@ def node_window(since: int | None, until: int | None, now: int) -> tuple[int, in
 
         raise Problem(422, "since: expected a time before until")
     return max(begin, end - _MOST_DAYS * DAY), end
+
+
+class NodePlot(NamedTuple):
+    """Curves that are drawn together, and the limit that is drawn with them."""
+
+    title: str
+    curves: tuple[str, ...]
+    limit: str = ""
+    ceiling: float | None = None
+    gpu: bool = False
+
+
+NODE_PLOTS = (
+    NodePlot("CPUs in use", ("cpu",), "cpus"),
+    NodePlot("Memory in use", ("memory",), "memory_total"),
+    NodePlot("Power", ("power",)),
+    NodePlot("GPU use", ("gpu_utilization",), ceiling=1.0, gpu=True),
+    NodePlot("GPU memory", ("gpu_memory",), "gpu_memory_total", gpu=True),
+    NodePlot("GPU power", ("gpu_power",), gpu=True),
+    NodePlot("GPU temperature", ("gpu_temperature",), gpu=True),
+)
 
 
 def node_lines(

@@ -104,8 +104,8 @@ def _parser() -> Parser:
     )
     version = f"batchjob_stats_server {__version__}"
     parser.add_argument("--version", action="version", version=version)
-    text = "YAML file with options."
-    parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH", help=text)
+    parser.add_argument("--config.file", dest="config_file", default="", metavar="PATH",
+                        help="YAML file with options.")  # fmt: skip
     parser.add_argument(
         "--check", action="store_true", help="Check the configuration and the database, and exit."
     )
@@ -118,8 +118,8 @@ def _parser() -> Parser:
                        help="Maximum role of the token (default: user).")  # fmt: skip
     token.add_argument("--label", default="created on the server", help="Description of the token.")
     token.add_argument("--cluster", default="", help="Restrict the token to jobs of this cluster.")
-    text = "Lifetime of the token (default: 90d)."
-    token.add_argument("--lifetime", type=duration, default=90 * 86400.0, help=text)
+    token.add_argument("--lifetime", type=duration, default=90 * 86400.0,
+                       help="Lifetime of the token (default: 90d).")  # fmt: skip
     return parser
 
 
@@ -197,7 +197,8 @@ def create_server(chosen: ServerSettings, services: Services) -> AnsweringServer
 
 
 def _serve(chosen: ServerSettings) -> int:
-    server = create_server(chosen, build(chosen))
+    services = build(chosen)
+    server = create_server(chosen, services)
     server.ends_process = True
     with open_listener(chosen.web.listen_address) as listener:
         server.run(sockets=[listener])

@@ -345,7 +345,7 @@ def run(arguments):
     return 0
 """,
     }
-    row = '\n    Command("toy", "toy", "A toy."),'
+    row = '\n    Command("toy", "batchjob_cli.toy", "A toy."),'
     changed_files = apply_change(packages, new_files, ("batchjob_cli/main.py", "COMMANDS = (", row))
     assert changed_files == listed_files("Add a command")
     script = 'from batchjob_cli.main import main; main(["toy", "brown"])'

@@ -47,6 +47,7 @@ def parse_document(answer: "HttpReply", *keys: str) -> dict[str, Any]:
 
 
 def foreign_answer_error(found: str) -> UnreachableError:
+    """The error for an answer that is not from a server of batchjob."""
     return UnreachableError(f"expected an answer of batchjob_stats_server, found {found}")
 
 

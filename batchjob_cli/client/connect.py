@@ -61,8 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_window(parser: argparse.ArgumentParser, what: str) -> None:
-    text = f"only {what} after this time: 10m (ago), 22:30, 2026-04-04T22:30"
-    parser.add_argument("--since", type=past_time, help=text)
+    """Add --since and --until, for `window_parameters`."""
+    parser.add_argument(
+        "--since",
+        type=past_time,
+        help=f"only {what} after this time: 10m (ago), 22:30, 2026-04-04T22:30",
+    )
     parser.add_argument("--until", type=past_time, help="only up to this time")
 
 
@@ -146,7 +150,8 @@ def _has_read(server: "Server", run: "Run") -> bool:
 def named_server(given: argparse.Namespace) -> "Server":
     from batchjob_cli.client.remote import Server
 
-    return Server(given.server, _read_token(given.token_file), given.ca_file, given.cert, given.key)
+    token = _read_token(given.token_file)
+    return Server(given.server, token, given.ca_file, given.cert, given.key)
 
 
 def _read_token(path: str) -> str:
@@ -158,18 +163,14 @@ def _read_token(path: str) -> str:
         raise SettingsError(f"--token-file: {error}") from error
 
 
-def plain_parser(name: str, description: str, **more: Any) -> Parser:
-    return Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False, **more)
-
-
 def command_parser(name: str, description: str) -> Parser:
-    """A parser with the options that say where the jobs are recorded."""
-    parser = plain_parser(name, description)
+    parser = Parser(prog=f"batchjob {name}", description=description, allow_abbrev=False)
     add_arguments(parser)
     return parser
 
 
 def window_parameters(given: argparse.Namespace) -> dict[str, Any]:
+    """The options --since and --until, where they were given, as parameters of the API."""
     times = {"since": given.since, "until": given.until}
     return {name: int(at) for name, at in times.items() if at is not None}
 

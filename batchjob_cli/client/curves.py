@@ -38,7 +38,8 @@ def rows(
     """One for each moment and node, oldest first: `time` (epoch seconds), `jobid`, `node`, and the
     mean of each curve up to then. Raises SettingsError.
     """
-    answer = query(f"jobs/{quote(jobid, safe='')}/metrics", {"metric": CURVES[type], **window})
+    parameters = {"metric": CURVES[type], **window}
+    answer = query(f"jobs/{quote(jobid, safe='')}/metrics", parameters)
     values_by_place: dict[tuple[int, str], dict[str, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )

@@ -59,7 +59,8 @@ def current_uses(data: Path) -> list[dict[str, Any]]:
 def _gather_present(sources: ReportSources) -> present.Present:
     found = present.gather(sources, EVERYTHING, None)
     with sources.stores.acquire() as store:
-        use = current_use(store, found.to_measure, sources.settings.tsdb.scrape_interval, found.now)
+        interval = sources.settings.tsdb.scrape_interval
+        use = current_use(store, found.to_measure, interval, found.now)
     return found._replace(use=use)
 
 

@@ -33,8 +33,8 @@ def cell(key: str, format_value: Callable[[Any], str]) -> Callable[[Mapping[str,
 
 def add_zone(parser: argparse.ArgumentParser) -> None:
     """Add the option for the time zone: `zone`, None for the local one."""
-    text = "show times in UTC (default: local time)"
-    parser.add_argument("--utc", dest="zone", action="store_const", const=UTC, help=text)
+    parser.add_argument("--utc", dest="zone", action="store_const", const=UTC,
+                        help="show times in UTC (default: local time)")  # fmt: skip
 
 
 def terminal_width() -> int | None:
@@ -86,6 +86,7 @@ def format_table(
 def fit_columns(
     columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], max_width: int | None
 ) -> Mapping[int, int]:
+    """The displayed columns with their widths."""
     widths = [max((len(line[place]) for line in cells), default=0) for place in range(len(columns))]
     widths = [max(each, len(c.title)) for each, c in zip(widths, columns, strict=True)]
     shown_widths = dict(enumerate(widths))

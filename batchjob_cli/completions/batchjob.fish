@@ -81,7 +81,7 @@ complete -c batchjob -n '_shtab_batchjob_using up' -l samples.interval -x -d 'In
 complete -c batchjob -n '_shtab_batchjob_using up' -l samples.keep -x -d 'How long samples of a finished job are kept; 0: forever. (default: 30d)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l samples.most -x -d 'Maximum disk space of samples; the oldest are deleted first; 0: no limit. (default: 1073741824)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l tsdb.url -x -d 'URL of a server with the Prometheus HTTP API that scrapes this machine. (default: none)'
-complete -c batchjob -n '_shtab_batchjob_using up' -l threshold.idle-gpu -x -d 'A GPU with a mean utilization below this is idle. (default: 0.01)'
+complete -c batchjob -n '_shtab_batchjob_using up' -l threshold.idle-gpu -x -d 'A GPU with a mean utilisation below this is idle. (default: 0.01)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l threshold.idle-after -x -d 'A running job is listed as idle only after this time. (default: 30m)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l threshold.low-use -x -d 'A job that used less than this part of its allocation is wasteful (red). (default: 0.25)'
 complete -c batchjob -n '_shtab_batchjob_using up' -l threshold.fair-use -x -d 'A job that used less than this part of its allocation could use more (amber). (default: 0.6)'

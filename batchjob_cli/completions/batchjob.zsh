@@ -382,7 +382,7 @@ _shtab_batchjob_up_options=(
   "--samples.keep[How long samples of a finished job are kept\; 0\: forever. (default\: 30d)]:DURATION:"
   "--samples.most[Maximum disk space of samples\; the oldest are deleted first\; 0\: no limit. (default\: 1073741824)]:SIZE:"
   "--tsdb.url[URL of a server with the Prometheus HTTP API that scrapes this machine. (default\: none)]:URL:"
-  "--threshold.idle-gpu[A GPU with a mean utilization below this is idle. (default\: 0.01)]:RATIO:"
+  "--threshold.idle-gpu[A GPU with a mean utilisation below this is idle. (default\: 0.01)]:RATIO:"
   "--threshold.idle-after[A running job is listed as idle only after this time. (default\: 30m)]:DURATION:"
   "--threshold.low-use[A job that used less than this part of its allocation is wasteful (red). (default\: 0.25)]:RATIO:"
   "--threshold.fair-use[A job that used less than this part of its allocation could use more (amber). (default\: 0.6)]:RATIO:"

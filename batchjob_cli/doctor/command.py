@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from batchjob.runtime.formatting import replace_non_utf8
-from batchjob_cli.client.connect import plain_parser
+from batchjob.runtime.settings import Parser
 from batchjob_cli.client.table import terminal_width
 from batchjob_cli.doctor import cgroups, gpus, permissions, power, schedulers
 from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, run_checks
@@ -44,9 +44,13 @@ _WIDTH = 100
 
 
 def run(arguments: list[str]) -> int:
-    usage = "batchjob doctor [--json] [FLAG OF batchjob_exporter ...]"
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = plain_parser("doctor", _DESCRIPTION, usage=usage, formatter_class=as_written)
+    parser = Parser(
+        prog="batchjob doctor",
+        description=_DESCRIPTION,
+        usage="batchjob doctor [--json] [FLAG OF batchjob_exporter ...]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--json", action="store_true", help="write the report as JSON")
     doctor_options, exporter_flags = parser.parse_known_args(arguments)
     chosen = parse_settings(exporter_flags)

@@ -63,6 +63,7 @@ class Survey(NamedTuple):
 
 
 def survey(host: Host, layouts: tuple[Layout, ...]) -> Survey:
+    """Walk all hierarchies of a machine."""
     found = hierarchies(host)
     trees: dict[tuple[str, str, str], SchedulerTree] = {}
     jobs: list[SchedulerTree] = []

@@ -107,7 +107,8 @@ def _query_nvml() -> Finding:
             f"NVML error: {error}",
             "on a version mismatch, reload the driver or reboot; otherwise run nvidia-smi",
         )
-    return _assess_readings(count, [gpu for gpu in gpus if gpu is not None], errors)
+    readings = [gpu for gpu in gpus if gpu is not None]
+    return _assess_readings(count, readings, errors)
 
 
 def _read_gpu(pynvml: Any, index: int, errors: Counter[tuple[str, str]]) -> GpuReading | None:

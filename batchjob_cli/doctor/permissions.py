@@ -82,7 +82,8 @@ def _check_hidepid(node: ExaminedNode) -> Finding | None:
 def _check_pid_namespace(node: ExaminedNode) -> Finding | None:
     """A process of another pid namespace is printed as 0 (cgroup-v2.rst, "Namespace")."""
     for job in node.survey.jobs:
-        for directory, _, files in os.walk(f"{job.hierarchy.root}/{job.path}"):
+        top = f"{job.hierarchy.root}/{job.path}"
+        for directory, _, files in os.walk(top):
             if "cgroup.procs" not in files:
                 continue
             pids = (read_text(f"{directory}/cgroup.procs") or "").split()

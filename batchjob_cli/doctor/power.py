@@ -8,14 +8,14 @@ import os
 import pwd
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from batchjob.runtime.formatting import format_duration
 from batchjob.runtime.settings import SettingsError
 from batchjob_cli.doctor.finding import Checks, ExaminedNode, Finding, missing, ok, warning
 from collectors.emissions.providers.provider import EmissionFactor
-from collectors.emissions.site_factors import SiteFactors
+from collectors.emissions.site_factors import ProviderPoller, SiteFactors
 from collectors.power import cray, hwmon, powercap
 from collectors.power.ipmi import collector as ipmi
 from collectors.power.ipmi.in_band import find_device
@@ -213,9 +213,8 @@ def _check_factors(node: ExaminedNode) -> Finding | None:
     shown = "; ".join(map(_format_factor, factors.current())) or "no current factor"
     if not silent:
         return ok(shown)
-    errors = {reason for each in factors.pollers for reason, n in each.errors.items() if n}
     return warning(
-        f"{shown}; no factor from {', '.join(silent)} ({', '.join(sorted(errors))})",
+        f"{shown}; no factor from {', '.join(silent)} ({_error_reasons(factors.pollers)})",
         "on nodes without internet access, read factors from batchjob_stats_server: "
         "collector.emissions.server-url",
     )
@@ -227,6 +226,11 @@ def _format_factor(factor: EmissionFactor) -> str:
     return f"{factor.provider} {factor.zone}: {grams} ({factor.scope}, {age} old)"
 
 
+def _error_reasons(sources: Sequence[ProviderPoller]) -> str:
+    found = {reason for each in sources for reason, count in each.errors.items() if count}
+    return ", ".join(sorted(found))
+
+
 def _check_source(node: ExaminedNode) -> Finding | None:
     """The energy collector's choice: by configuration, else the best one that answers."""
     options = node.options.get("energy")
@@ -234,9 +238,7 @@ def _check_source(node: ExaminedNode) -> Finding | None:
         return None
     configured_source = options.source if options else "auto"
     enabled = [name for name in METER_RANKING if name in _METERS and _is_enabled(name, node)]
-    responding = [
-        name for name in enabled if (found := _METERS[name](node)) and found.result == "ok"
-    ]
+    responding = [name for name in enabled if _is_responding(name, node)]
     if configured_source != "auto":
         responding = [name for name in responding if name == configured_source]
     if not responding:
@@ -254,6 +256,11 @@ def _check_source(node: ExaminedNode) -> Finding | None:
 def _is_enabled(name: str, node: ExaminedNode) -> bool:
     """Whether a collector is on; a BMC is queried only if it is enabled explicitly."""
     return name in node.options or (not node.options and name in ("cray", "hwmon", "rapl"))
+
+
+def _is_responding(name: str, node: ExaminedNode) -> bool:
+    finding = _METERS[name](node)
+    return finding is not None and finding.result == "ok"
 
 
 CHECKS: Checks = {**_METERS, "job energy": _check_source, "emission factors": _check_factors}

@@ -77,18 +77,17 @@ class Cgroup:
 
     def _apply(self, limits: RunLimits, directory: str) -> None:
         """Apply limits; raises CgroupError for the first that cannot be applied."""
-        settings = limiting.cgroup_settings(limits, self.version, directory)
-        for flag, controller, file, value in settings:
-            paths = [f"{path}/{file}" for path in self.directories]
+        for each in limiting.cgroup_settings(limits, self.version, directory):
+            paths = [f"{path}/{each.file}" for path in self.directories]
             existing_path = next((path for path in paths if os.path.exists(path)), None)
-            if existing_path is None and "sw" in file:  # a kernel without swap accounting
+            if existing_path is None and each.is_optional:
                 continue
             if existing_path is None:
-                raise CgroupError(f"{flag}: this cgroup has no controller {controller}")
+                raise CgroupError(f"{each.flag}: this cgroup has no controller {each.controller}")
             try:
-                _write(existing_path, value)
+                _write(existing_path, each.value)
             except OSError as error:
-                raise CgroupError(f"{flag}: {existing_path}: {error.strerror}") from error
+                raise CgroupError(f"{each.flag}: {existing_path}: {error.strerror}") from error
 
     def bind_cpus(self, cpus: str) -> bool:
         """Restrict its processes to these CPUs; False if no cpuset can do that.
@@ -127,6 +126,7 @@ class Cgroup:
         signal_all(self.processes, number)
 
     def owners(self) -> set[int]:
+        """The owners of its directories."""
         return {os.lstat(path).st_uid for path in self.directories}
 
     def remove(self) -> list[str]:

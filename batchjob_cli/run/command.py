@@ -12,15 +12,44 @@ from typing import Any
 
 from batchjob.local_runs.directory import RUNS, NoDataDirectory, create_directory, data_directory
 from batchjob.local_runs.record import Run
-from batchjob.runtime import values
-from batchjob.runtime.settings import SettingsError
+from batchjob.runtime.settings import Parser, SettingsError
 from batchjob.runtime.times import future_time
 from batchjob.runtime.user_files import ForeignFileError
+from batchjob.runtime.values import (
+    at_least_one,
+    duration,
+    format_cpu_list,
+    parse_cpu_list,
+    with_metavar,
+)
 from batchjob_cli.client import remote_runs
-from batchjob_cli.client.connect import add_arguments, plain_parser
-from batchjob_cli.run import defaults, lifecycle, user_scope
+from batchjob_cli.client.connect import add_arguments
+from batchjob_cli.run import user_scope
+from batchjob_cli.run.defaults import (
+    SITE_FILE,
+    VARIABLE,
+    RemoteLimits,
+    RunDefaults,
+    RunSpecification,
+    effective_time_limit,
+    first_record,
+    limits_of,
+    load_configuration,
+    positive,
+    positive_size,
+    queues_of,
+    time_limit_of,
+)
 from batchjob_cli.run.gpus import RunGpus
 from batchjob_cli.run.launch import LAUNCH_FAILED, WRONG_USAGE, RunStartError
+from batchjob_cli.run.lifecycle import (
+    execute_run,
+    page_url,
+    print_message,
+    record_run,
+    wait_for_start,
+    wait_reason,
+)
 from batchjob_cli.run.limits import RunLimits, excess_over_machine
 from batchjob_cli.run.queue import PersonLimits, QueuedRun
 from batchjob_cli.run.summary import describe_start, set_up_log
@@ -40,7 +69,7 @@ def run(arguments: list[str]) -> int:
     given = _parser().parse_args(arguments)
     if given.server:
         return remote_runs.start(given, _command_words(given))
-    site, remote, log = defaults.load_configuration(given.config_file)
+    site, remote, log = load_configuration(given.config_file)
     spec = _build_specification(given, site, remote)
     if any(spec.limits) and spec.cgroup != "never":
         user_scope.enter(spec.detach)
@@ -51,16 +80,14 @@ def run(arguments: list[str]) -> int:
     return _run_with_messages(spec, mask, lambda _: None)
 
 
-def _run_with_messages(
-    spec: defaults.RunSpecification, mask: set[int], send_message: SendMessage
-) -> int:
+def _run_with_messages(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> int:
     try:
         status = _run(spec, mask, send_message)
     except RunStartError as error:
-        lifecycle.print_message(str(error))
+        print_message(str(error))
         return error.status
     except OSError as error:
-        lifecycle.print_message(f"{error.filename or 'the run'}: {error.strerror}")
+        print_message(f"{error.filename or 'the run'}: {error.strerror}")
         return LAUNCH_FAILED
     # A shell ends its loop only if SIGINT terminates us, as Ctrl-C would.
     if status == 128 + signal.SIGINT:
@@ -69,7 +96,7 @@ def _run_with_messages(
     return status
 
 
-def _run(spec: defaults.RunSpecification, mask: set[int], send_message: SendMessage) -> int:
+def _run(spec: RunSpecification, mask: set[int], send_message: SendMessage) -> int:
     jobid = str(uuid.uuid4())
     with contextlib.ExitStack() as stack:
         queued_runs = [*_join_queues(spec, jobid, stack)]
@@ -78,31 +105,29 @@ def _run(spec: defaults.RunSpecification, mask: set[int], send_message: SendMess
         if spec.gpus:
             gpus = stack.enter_context(contextlib.closing(RunGpus(spec.gpus, jobid)))
             conditions.append(gpus)
-        record: Run | None = defaults.first_record(
-            spec, jobid, lifecycle.wait_reason(spec, conditions)
-        )
+        record: Run | None = first_record(spec, jobid, wait_reason(spec, conditions))
         assert record is not None
         refusals = [each.refusal for each in queued_runs if record.reason and each.refusal]
         if refusals:
             raise RunStartError(refusals[0], WRONG_USAGE)
-        with lifecycle.record_run(spec, record):
+        with record_run(spec, record):
             if record.reason:
                 send_message(_start_message(spec, record))
                 if not (spec.quiet or spec.detach):
-                    lifecycle.print_message(f"run {jobid} is waiting: {record.reason}")
-                record = lifecycle.wait_for_start(spec, record, conditions)
+                    print_message(f"run {jobid} is waiting: {record.reason}")
+                record = wait_for_start(spec, record, conditions)
                 if record is None:
                     return 128 + signal.SIGTERM
             if gpus:
                 spec = spec._replace(gpu_numbers=frozenset(gpu.number for gpu in gpus.gpus))
                 os.environ.update(gpus.environment())
-            return lifecycle.execute_run(
+            return execute_run(
                 spec, record, mask, lambda started: send_message(_start_message(spec, started))
             )
 
 
 def _join_queues(
-    spec: defaults.RunSpecification, jobid: str, stack: contextlib.ExitStack
+    spec: RunSpecification, jobid: str, stack: contextlib.ExitStack
 ) -> Iterator[QueuedRun]:
     """Join the queues in which runs are counted; other users have their own."""
     for person, limits in spec.queues:
@@ -111,59 +136,65 @@ def _join_queues(
             queued_run = QueuedRun(runs, jobid, person, limits, spec.limits)
             yield stack.enter_context(contextlib.closing(queued_run))
         except ForeignFileError as error:
-            lifecycle.print_message(
-                f"max-runs: {error.filename}: {error.strerror}; continuing without"
-            )
+            print_message(f"max-runs: {error.filename}: {error.strerror}; continuing without")
         except OSError as error:
             reason = spec.no_data or f"{error.filename or spec.data}: {error.strerror}"
             raise RunStartError(f"max-runs: the runs cannot be counted: {reason}") from error
 
 
-def _start_message(spec: defaults.RunSpecification, run: Run) -> str:
+def _start_message(spec: RunSpecification, run: Run) -> str:
     """What is printed about a run in the background: the id on a line of its own, then the rest."""
     at = spec.start_at
     if spec.quiet:
         return run.jobid
-    page = lifecycle.page_url(spec, run)
+    page = page_url(spec, run)
     return "\n".join([run.jobid, describe_start(run, at), *([f"live at {page}"] if page else [])])
 
 
 def _parser() -> argparse.ArgumentParser:
-    usage = "batchjob run [OPTION ...] [--] COMMAND [ARGUMENT ...]"
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = plain_parser("run", _DESCRIPTION, usage=usage, formatter_class=as_written)
+    parser = Parser(
+        prog="batchjob run",
+        description=_DESCRIPTION,
+        usage="batchjob run [OPTION ...] [--] COMMAND [ARGUMENT ...]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     add = parser.add_argument
     add("--name", default="", help="name of the run in lists and reports")
-    add("--cpus", type=defaults.positive, help="CPU limit in CPUs, such as 2 or 0.5")
+    add("--cpus", type=positive, help="CPU limit in CPUs, such as 2 or 0.5")
     add("--cpu-list", type=_usable_cpus, help="CPUs to run on, such as 0-3,8")
-    text = "memory limit, such as 4G; in bytes without a unit"
-    add("--memory", type=defaults.positive_size, help=text)
-    text = "number of whole GPUs that no other run holds; the run waits for them"
-    add("--gpus", type=values.at_least_one, help=text)
-    text = (
-        "limit for reads and for writes, in bytes per second, on the disk of the working directory"
+    add("--memory", type=positive_size, help="memory limit, such as 4G; in bytes without a unit")
+    add("--gpus", type=at_least_one,
+        help="number of whole GPUs that no other run holds; the run waits for them")  # fmt: skip
+    add(
+        "--io",
+        type=positive_size,
+        help="limit for reads and for writes, in bytes per second, on the disk of the working "
+        "directory",
     )
-    add("--io", type=defaults.positive_size, help=text)
-    text = "time limit, such as 90s or 2h; in seconds without a unit"
-    add("--time-limit", type=values.duration, help=text)
-    text = "time between SIGTERM and SIGKILL at the time limit (default: 10s)"
-    add("--grace", type=values.duration, help=text)
+    add(
+        "--time-limit",
+        type=duration,
+        help="time limit, such as 90s or 2h; in seconds without a unit",
+    )
+    add("--grace", type=duration,
+        help="time between SIGTERM and SIGKILL at the time limit (default: 10s)")  # fmt: skip
     add("--at", type=future_time, help="start time: 22:30, 2026-04-04T22:30 or +90m")
     add("--detach", action="store_true", help="run in the background and print the run's id")
-    text = "auto: a cgroup if one can be created, else the process tree"
-    add("--cgroup", choices=("auto", "always", "never"), default="auto", help=text)
-    text = "refuse to start if a limit cannot be applied; otherwise it is left out"
-    add("--strict", action="store_true", help=text)
+    add("--cgroup", choices=("auto", "always", "never"), default="auto",
+        help="auto: a cgroup if one can be created, else the process tree")  # fmt: skip
+    add("--strict", action="store_true",
+        help="refuse to start if a limit cannot be applied; otherwise it is left out")  # fmt: skip
     add("--best-effort", action="store_true", help=argparse.SUPPRESS)  # the default
     for hidden in ("--requested-by", "--requested-role"):  # by `batchjob up`: person and role
         add(hidden, default="", help=argparse.SUPPRESS)
     add("--quiet", action="store_true", help="do not print a report at the end")
     add("--no-logs", dest="logs", action="store_false", help="do not keep the output")
-    text = "maximum size to keep of each stream, compressed (default: 32M)"
-    add("--log-size", type=defaults.positive_size, default=32 << 20, help=text)
+    add("--log-size", type=positive_size, default=32 << 20,
+        help="maximum size to keep of each stream, compressed (default: 32M)")  # fmt: skip
     add("--config.file", dest="config_file", default="", metavar="FILE",
         help="YAML file with defaults for all runs (default: "
-        f"${defaults.VARIABLE}, or {defaults.SITE_FILE} if it exists)")  # fmt: skip
+        f"${VARIABLE}, or {SITE_FILE} if it exists)")  # fmt: skip
     add_arguments(parser)
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     return parser
@@ -177,8 +208,8 @@ def _command_words(given: argparse.Namespace) -> list[str]:
 
 
 def _build_specification(
-    given: argparse.Namespace, site: defaults.RunDefaults, remote: defaults.RemoteLimits
-) -> defaults.RunSpecification:
+    given: argparse.Namespace, site: RunDefaults, remote: RemoteLimits
+) -> RunSpecification:
     def option_or_default(name: str) -> Any:
         asked = getattr(given, name)
         return getattr(site, name) if asked is None else asked
@@ -193,13 +224,13 @@ def _build_specification(
     )
     if excess := excess_over_machine(limits):
         raise SettingsError(excess)
-    time_limit = defaults.effective_time_limit(given.time_limit, site)
+    time_limit = effective_time_limit(given.time_limit, site)
     queues = [("", PersonLimits(max_runs=site.max_runs))] if site.max_runs else []
     if person := given.requested_by:
-        allowed = defaults.limits_of(remote, person, given.requested_role)
-        time_limit = defaults.time_limit_of(person, allowed, given.time_limit, time_limit)
-        queues = [*defaults.queues_of(person, allowed, limits), *queues]
-    return defaults.RunSpecification(
+        allowed = limits_of(remote, person, given.requested_role)
+        time_limit = time_limit_of(person, allowed, given.time_limit, time_limit)
+        queues = [*queues_of(person, allowed, limits), *queues]
+    return RunSpecification(
         tuple(_command_words(given)),
         data,
         limits,
@@ -221,14 +252,12 @@ def _build_specification(
     )
 
 
-@values.with_metavar("LIST")
+@with_metavar("LIST")
 def _usable_cpus(text: str) -> frozenset[int]:
     """CPUs that this process may use itself; raises ValueError."""
-    cpus, usable = values.parse_cpu_list(text), os.sched_getaffinity(0)
+    cpus, usable = parse_cpu_list(text), os.sched_getaffinity(0)
     if missing := cpus - usable:
-        raise ValueError(
-            f"CPU {min(missing)} is not usable; usable are {values.format_cpu_list(usable)}"
-        )
+        raise ValueError(f"CPU {min(missing)} is not usable; usable are {format_cpu_list(usable)}")
     return cpus
 
 

@@ -150,6 +150,7 @@ def effective_time_limit(requested: float | None, limits: RunDefaults) -> float 
 
 
 def limits_of(remote: RemoteLimits, person: str, role: str) -> PersonLimits:
+    """The limits of a person."""
     said = ((remote.users or {}).get(person), (remote.roles or {}).get(role), remote)
     return PersonLimits(
         *(

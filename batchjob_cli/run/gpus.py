@@ -111,6 +111,7 @@ class RunGpus:
         return f"{text} ({self._problem})" if self._problem else text
 
     def _ask(self) -> None:
+        """Ask the drivers which GPUs answer."""
         try:
             answer = call(_PROGRAM, timeout=_ANSWER_SECONDS, extra_environment=os.environ)
             answering, counts, self._variables, self._problem = parse_json(answer)

@@ -178,7 +178,8 @@ def _start_command(
         channels = tuple(open_channel(None if spec.detach else target) for target in (1, 2))
     streams = (0, *(channel.inner for channel in channels)) if channels else (0, 1, 2)
     try:
-        pid = launch(spec.command, streams, mask, cgroup.join if cgroup else None, spec.cpus)
+        join = cgroup.join if cgroup else None
+        pid = launch(spec.command, streams, mask, join, spec.cpus)
     finally:
         for channel in channels:
             os.close(channel.inner)

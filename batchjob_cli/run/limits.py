@@ -39,8 +39,14 @@ def excess_over_machine(limits: RunLimits) -> str:
     return ""
 
 
-Setting = tuple[str, str, str, str]
-"""The flag and the controller that it needs, and a value for a file of the run's cgroup."""
+class Setting(NamedTuple):
+    """A value for a file of the run's cgroup."""
+
+    flag: str
+    controller: str
+    file: str
+    value: str
+    is_optional: bool = False  # skip it on a kernel without swap accounting
 
 
 def required_controllers(limits: RunLimits, version: int) -> dict[str, str]:
@@ -55,10 +61,10 @@ def cgroup_settings(limits: RunLimits, version: int, directory: str) -> Iterator
     if limits.cpus:
         quota = max(_MINIMUM_QUOTA_MICROSECONDS, round(limits.cpus * _PERIOD_MICROSECONDS))
         if version == 2:
-            yield "--cpus", "cpu", "cpu.max", f"{quota} {_PERIOD_MICROSECONDS}"
+            yield Setting("--cpus", "cpu", "cpu.max", f"{quota} {_PERIOD_MICROSECONDS}")
         else:
-            yield "--cpus", "cpu", "cpu.cfs_period_us", str(_PERIOD_MICROSECONDS)
-            yield "--cpus", "cpu", "cpu.cfs_quota_us", str(quota)
+            yield Setting("--cpus", "cpu", "cpu.cfs_period_us", str(_PERIOD_MICROSECONDS))
+            yield Setting("--cpus", "cpu", "cpu.cfs_quota_us", str(quota))
     if limits.memory_bytes:
         # Memory and swap together: a job at its limit is killed instead of swapping.
         size = str(limits.memory_bytes)
@@ -67,15 +73,15 @@ def cgroup_settings(limits: RunLimits, version: int, directory: str) -> Iterator
         else:
             files = ("memory.limit_in_bytes", size), ("memory.memsw.limit_in_bytes", size)
         for file, value in files:
-            yield "--memory", "memory", file, value
+            yield Setting("--memory", "memory", file, value, is_optional="sw" in file)
     if speed := limits.io_bytes_per_second:
         disk = find_disk(directory)
         if version == 2:
-            yield "--io", "io", "io.max", f"{disk} rbps={speed} wbps={speed}"
+            yield Setting("--io", "io", "io.max", f"{disk} rbps={speed} wbps={speed}")
         else:
             for way in ("read", "write"):
                 file = f"blkio.throttle.{way}_bps_device"
-                yield "--io", "blkio", file, f"{disk} {speed}"
+                yield Setting("--io", "blkio", file, f"{disk} {speed}")
 
 
 def find_disk(directory: str, sysfs: str = "/sys") -> str:

@@ -105,6 +105,7 @@ class ProcessTree:
         return set(found)
 
     def signal(self, number: int) -> None:
+        """Send a signal to every descendant."""
         signal_all(self.processes, number)
 
 

@@ -67,6 +67,7 @@ def _read(path: Path) -> StopRequest | None:
 
 
 def pop(runs: Path, jobid: str) -> StopRequest | None:
+    """Read the request and delete it."""
     request = read(runs, jobid)
     for path in _paths(runs, jobid):
         with contextlib.suppress(OSError):  # another user's file, in a shared directory

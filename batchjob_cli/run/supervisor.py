@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,24 +59,31 @@ def block_signals() -> set[int]:
     return set(map(int, before))
 
 
-@dataclass(eq=False)
 class RunSupervisor:
     """Supervises one command that has been started."""
 
-    _spec: RunSpecification
-    _jobid: str
-    _pid: int
-    _channels: Sequence[Channel]
-    _tree: ProcessTree
-    _cgroup: Cgroup | None
-    _samples: "TreeSamples | None"
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        spec: RunSpecification,
+        jobid: str,
+        pid: int,
+        channels: Sequence[Channel],
+        tree: ProcessTree,
+        cgroup: Cgroup | None,
+        samples: "TreeSamples | None",
+    ) -> None:
+        self._spec = spec
+        self._jobid = jobid
+        self._pid = pid
+        self._channels = channels
+        self._tree = tree
+        self._cgroup = cgroup
+        self._samples = samples
         self._received_signals: set[int] = set()
         self._timed_out = False
         self._status: int | None = None
         self._started = time.monotonic()
-        limit = self._spec.time_limit
+        limit = spec.time_limit
         self._time_limit_at = None if limit is None else self._started + limit
         self._kill_at: float | None = None
 

@@ -11,7 +11,6 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -77,17 +76,21 @@ Person = tuple[str, frozenset[str], ProviderSession]
 """Who logged in, according to the provider: the user, their groups, and the session there."""
 
 
-@dataclass(eq=False)
 class OidcProvider:
     """The provider that the options name. Methods may wait for it, for a few seconds at most."""
 
-    _options: OidcOptions
-    _secret: str
-    _now: Callable[[], float] = time.time
-    _monotonic: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
-        self.name = self._options.name
+    def __init__(
+        self,
+        options: OidcOptions,
+        secret: str,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = options.name
+        self._options = options
+        self._secret = secret
+        self._now = now
+        self._monotonic = monotonic
         self._metadata: tuple[float, Mapping[str, Any]] | None = None
         self._keys: tuple[float, KeySet] | None = None
 

@@ -342,7 +342,7 @@ COLOURED_PANELS = {
     "prometheus/exporters.json": ["Last successful poll", "Coverage", "With a caveat", "Down"],
     "prometheus/job-live.json": ["CPU use", "Memory", "OOM kills"],
     "infinity/cluster.json": ["Failed jobs", "Nodes that accept no jobs"],
-    "infinity/gpus.json": ["Utilization of allocated GPUs", "Allocated but idle"],
+    "infinity/gpus.json": ["Utilisation of allocated GPUs", "Allocated but idle"],
 }
 
 

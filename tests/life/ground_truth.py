@@ -196,7 +196,7 @@ def energy_joules(node: str, seconds: float) -> float:
 
 
 def _recent_gpu_utilization(run: ScriptedRun, at: float) -> float:
-    """Mean utilization of the allocated GPUs over the recent time."""
+    """Mean utilisation of the allocated GPUs over the recent time."""
     begin = max(run.start, at - RECENT_SECONDS)
     busy_seconds = _integral(run.active_seconds(at), *GPU_UTILIZATION) - _integral(
         run.active_seconds(begin), *GPU_UTILIZATION
@@ -207,7 +207,7 @@ def _recent_gpu_utilization(run: ScriptedRun, at: float) -> float:
 def _gpu_utilization(
     run: ScriptedRun, at: float, active: dict[str, float], as_measured: bool
 ) -> float:
-    """Mean utilization of the GPUs while allocated, suspended or not."""
+    """Mean utilisation of the GPUs while allocated, suspended or not."""
     allocated_seconds = [
         min(run.measured_until(node, at) if as_measured else at, run.end) - run.start
         for node in NODES

@@ -348,7 +348,7 @@ PROMETHEUS_VIEWS: Mapping[str, View] = {
     **_for_each_data_source("PromQL, GPUs", "gpus_in_use", "GPUs over time", 2, "gpus"),
     **_for_each_data_source("PromQL, GPUs by user", "present_gpu_ratio", "Use by user", 0, "gpus"),
     **_for_each_data_source(
-        "PromQL, GPUs held", "recent_gpu_ratio", "Utilization of allocated GPUs", 0, "gpus"
+        "PromQL, GPUs held", "recent_gpu_ratio", "Utilisation of allocated GPUs", 0, "gpus"
     ),
     **_for_each_data_source(
         "PromQL, GPUs of jobs", "recent_gpu_ratio", "Jobs with GPUs", 1, "gpus"

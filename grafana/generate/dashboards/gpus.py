@@ -35,7 +35,7 @@ _BY_JOB = "cluster, manager, jobid, user"
 DASHBOARD = Dashboard(
     "gpus",
     "GPU use",
-    "Allocated GPUs, their utilization, and users whose GPUs are idle.",
+    "Allocated GPUs, their utilisation, and users whose GPUs are idle.",
     (
         figure(
             "GPUs",
@@ -55,7 +55,7 @@ DASHBOARD = Dashboard(
             ANY,
         )._replace(width=6),
         figure(
-            "Utilization of allocated GPUs",
+            "Utilisation of allocated GPUs",
             f"avg(avg_over_time({_USE}[30m]))",
             "percentunit",
             "Mean over GPUs, last half hour.",
@@ -117,7 +117,7 @@ DASHBOARD = Dashboard(
                 PanelColumn("manager", "Scheduler"),
                 PanelColumn("Value #A", "GPUs", "none"),
                 PanelColumn("Value #B", "Mean use", "percentunit"),
-                PanelColumn("Value #C", "Maximum utilization of the least used", "percentunit"),
+                PanelColumn("Value #C", "Maximum utilisation of the least used", "percentunit"),
                 PanelColumn("Value #D", "Memory", "bytes"),
             ),
         ),

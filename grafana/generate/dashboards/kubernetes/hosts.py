@@ -145,7 +145,7 @@ HOST = of_kubernetes(
             (_rated("disk_written_bytes_total"), "{{device}} written"),
         ),
         lines(
-            "Disks: utilization",
+            "Disks: utilisation",
             "percentunit",
             "",
             (_rated("disk_io_time_seconds_total"), "{{device}}"),
