@@ -2,7 +2,7 @@
 
 The kernel counts for each mount, not for each process or cgroup. So what the counters gain between
 two readings is a job's if no other job was there meanwhile, and nobody's otherwise. Sources:
-/proc/self/mountstats (Linux, fs/nfs/super.c), and the llite statistics of Lustre's client.
+/proc/PID/mountstats (Linux, fs/nfs/super.c), and the llite statistics of Lustre's client.
 """
 
 import glob
@@ -81,20 +81,25 @@ def read_nfs(procfs: str) -> Mounts:
     """The counters of NFS; several mounts may have the same ones. Raises OSError, ValueError."""
     mounts: dict[tuple[str, str], FileSystemIO] = {}
     devices: Mapping[bytes, bytes] = {}
-    text = read_path(f"{procfs}/self/mountstats")
+    process = f"{procfs}/1"  # the exporter's own mounts lack /home, which its unit hides
+    try:
+        text = read_path(f"{process}/mountstats")
+    except OSError:  # without CAP_DAC_READ_SEARCH
+        process = f"{procfs}/self"
+        text = read_path(f"{process}/mountstats")
     if not text.startswith(b"device "):
-        raise ValueError(f"{procfs}/self/mountstats: no mounts")
+        raise ValueError(f"{process}/mountstats: no mounts")
     for block in text.split(b"\ndevice "):
         head, _, counters = block.partition(b"\n")
         mount = _MOUNT.search(head)
         if mount is None:
             continue
         if not devices:
-            lines = map(bytes.split, read_path(f"{procfs}/self/mountinfo").splitlines())
+            lines = map(bytes.split, read_path(f"{process}/mountinfo").splitlines())
             devices = {words[4]: words[2] for words in lines}
         transferred = _NFS_BYTES.search(counters)
         if transferred is None:
-            raise ValueError(f"{procfs}/self/mountstats: no bytes of {mount[1].decode()}")
+            raise ValueError(f"{process}/mountstats: no bytes of {mount[1].decode()}")
         device = devices.get(mount[1], mount[1]).decode(errors="replace")
         operations = sum(map(int, _NFS_OPERATION.findall(counters)))
         received, sent = map(float, transferred.groups())

@@ -15,7 +15,6 @@ from collectors.jobs.file_systems import add_gains, read_lustre, read_nfs
 from tests.collectors.jobs.nodes import samples
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "file_systems"
-LLITE = "sys/kernel/debug/lustre/llite/scratch-ffff8e1234567800"
 
 
 def test_counters_of_nfs_are_those_of_each_server_once():
@@ -24,6 +23,14 @@ def test_counters_of_nfs_are_those_of_each_server_once():
         ("nfs", "0:45"): FileSystemIO(4194304, 3145728, 100),
         ("nfs", "0:46"): FileSystemIO(4096, 0, 2),
     }
+
+
+def test_mounts_of_the_machine_come_before_those_that_the_exporter_sees(tmp_path):
+    """Its unit hides /home."""
+    shutil.copytree(RECORDED / "proc" / "self", tmp_path / "1")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "mountstats").write_text("device rootfs mounted on / with fstype rootfs\n")
+    assert len(read_nfs(str(tmp_path))) == 2
 
 
 def test_counters_of_lustre_are_its_read_and_write_calls_and_all_others():
