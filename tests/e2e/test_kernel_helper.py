@@ -18,6 +18,7 @@ from batchjob_exporter.exposition import render
 from collectors.host import Host
 from collectors.jobs.collector import JobsCollector, JobsOptions
 from collectors.jobs.discovery.site_layouts import site_layouts
+from collectors.jobs.processes.kernel_counters import ContinuedCounters
 from collectors.kernel import bpf
 from collectors.kernel.answers import NEEDED, Helper
 from collectors.kernel.client import HelperClient
@@ -321,13 +322,26 @@ def programs_of(cgroup, place):
         return bpf.attached_programs(descriptor, place)
 
 
+READ_SOME = """
+os.read(os.open("/dev/zero", 0), 65536)
+print(open("/proc/self/io").readline().split()[1])
+"""
+
+
 def test_a_killed_helper_leaves_nothing_and_the_next_one_counts_again(tmp_path, long_form):
+    """What the exporter shows neither falls nor has anything twice."""
+    shown, used = ContinuedCounters(), 0
     with job_cgroups("v2") as (job,):
-        for _ in range(200 if long_form else 10):
+        for turn in range(1, 1 + (200 if long_form else 10)):
             with helper(tmp_path) as (process, client):
                 found = counters(client, [job])
                 assert programs_of(job.parent, bpf.EGRESS)
                 assert found.process_io[cgroup(job)] == [0, 0, 0, 0]
+                shown.update(found.instance, found.process_io[cgroup(job)])
+                used += int(run_in(job, READ_SOME).communicate()[0])
+                found = counters(client, [job])
+                shown.update(found.instance, found.process_io[cgroup(job)])
+                assert 0 <= shown.shown[2] - used < 1000 * turn  # the reads of /proc/self/io
                 process.send_signal(signal.SIGKILL)
                 process.wait()
             until(lambda: not programs_of(job.parent, bpf.EGRESS), "the programs are gone")
