@@ -102,7 +102,7 @@ def _memory_after_kill(inputs: ReportInput) -> FactValue:
 def _time_after_timeout(inputs: ReportInput) -> FactValue:
     found = _in_words(time_words, right_size.seconds_after_timeout)(inputs)
     if found is None and inputs.longest_limit_seconds and inputs.job["time_limit_seconds"]:
-        return "another partition: no recent job of this one had a longer limit"
+        return "more time, if the partition allows it: no recent job there had a longer limit"
     return found
 
 

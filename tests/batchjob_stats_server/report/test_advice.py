@@ -167,7 +167,7 @@ EXAMPLES = [
      "Request 3:30:00 (--time=3:30:00).", {"state": "COMPLETED"}),
     ("time-limit-reached",
      {"state": "TIMEOUT", "time_limit_seconds": 7200, "longest_limit_seconds": 7200},
-     "Request another partition: no recent job of this one had a longer limit. Or let",
+     "Request more time, if the partition allows it: no recent job there had a longer limit.",
      {"state": "COMPLETED"}),
     ("time-limit-reached", {"state": "TIMEOUT", "time_limit_seconds": None},
      "continue from them in the", {"state": "COMPLETED"}),
