@@ -15,6 +15,7 @@ from collectors.jobs.view import JobCpu, JobName, parse_name
 from collectors.power.meter import GpuEnergyReading, MeterReading
 
 FILE = "energy.json"
+_SNAPSHOT = ("at", "epoch", "meter", "processors", "jobs", "gpus")
 
 
 def restore(saved: Mapping[str, Any], of_boot: bool, meter: str, ledger: Ledger) -> bool:
@@ -58,7 +59,7 @@ def document(meter: str, collectors: Sequence[str], ledger: Ledger) -> dict[str,
         "seconds_without_data": ledger.seconds_without_data,
         "gpu_seconds_without_data": ledger.gpu_seconds_without_data,
         "settled_until": ledger.accounted_until,
-        "since": ledger.last_snapshot and _snapshot_row(ledger.last_snapshot),
+        "since": ledger.last_snapshot and _snapshot_document(ledger.last_snapshot),
         "gpus_since": _gpu_rows(ledger.last_gpu_readings),
     }
 
@@ -75,7 +76,8 @@ def _restore_totals(document: Mapping[str, Any], ledger: Ledger) -> None:
     ledger.seconds_without_data = float(document["seconds_without_data"])
     ledger.gpu_seconds_without_data = float(document["gpu_seconds_without_data"])
     ledger.accounted_until = _decode(float | None, document["settled_until"])
-    ledger.last_snapshot = document["since"] and _parse_snapshot(*document["since"])
+    since = document["since"]
+    ledger.last_snapshot = None if since is None else _parse_snapshot(since)
     ledger.last_gpu_readings = _parse_gpus(document["gpus_since"])
 
 
@@ -87,16 +89,18 @@ def _sums(rows: list[Any]) -> dict[Any, float]:
     return {(component, what): float(joules) for component, what, joules in rows}
 
 
-def _snapshot_row(snapshot: NodeSnapshot) -> tuple[Any, ...]:
-    return (*snapshot[:5], list(snapshot.jobs.values()), _gpu_rows(snapshot.gpus))
+def _snapshot_document(snapshot: NodeSnapshot) -> dict[str, Any]:
+    at, epoch, meter, *processors, jobs, gpus = snapshot
+    row = (at, epoch, meter, processors, list(jobs.values()), _gpu_rows(gpus))
+    return dict(zip(_SNAPSHOT, row, strict=True))
 
 
-def _parse_snapshot(*row: Any) -> NodeSnapshot:
-    *values, job_rows, gpus = row
+def _parse_snapshot(document: Mapping[str, Any]) -> NodeSnapshot:
+    at, epoch, meter, processors, job_rows, gpus = (document[name] for name in _SNAPSHOT)
     types = (float, float, MeterReading | None, float, int)
+    values = map(_decode, types, (at, epoch, meter, *processors))
     jobs: tuple[JobCpu, ...] = _decode(tuple[JobCpu, ...], job_rows)
-    by_name = {job.name: job for job in jobs}
-    return NodeSnapshot._make([*map(_decode, types, values), by_name, _parse_gpus(gpus)])
+    return NodeSnapshot._make([*values, {job.name: job for job in jobs}, _parse_gpus(gpus)])
 
 
 def _gpu_rows(gpus: Mapping[str, GpuEnergyReading]) -> list[tuple[Any, ...]]:

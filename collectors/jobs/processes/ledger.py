@@ -128,7 +128,7 @@ class ProcessLedger:
 def _parse(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
     """The lines of existing directories, by key; the last line may be incomplete."""
     for line in lines:
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
             key, *_ = _decode(line)
             path, _, inode = key.rpartition(":")
             if os.path.exists(path) and inode.isdigit():
@@ -136,8 +136,8 @@ def _parse(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _decode(line: str) -> tuple[Any, ...]:
-    """The parts of a line; raises ValueError and TypeError."""
-    key, ended, shown, (number, youngest), counted = parse_json(line)
+    """The parts of a line; raises ValueError, TypeError and OverflowError."""
+    key, ended, shown, (number, youngest), *counted = parse_json(line)
     if not len(ended) == len(shown) == len(ProcessCounters._fields):
         raise ValueError("expected as many sums as there are counters")
     return (
@@ -145,5 +145,6 @@ def _decode(line: str) -> tuple[Any, ...]:
         tuple(map(float, ended)),
         tuple(None if each is None else float(each) for each in shown),
         (int(number), float(youngest)),
-        *map(ContinuedCounters.from_saved, counted),
+        # An exporter without the helper has kept no counters of it.
+        *map(ContinuedCounters.from_saved, counted[0] if counted else [("", (), ())] * 2),
     )

@@ -1,6 +1,7 @@
 """The state file: totals that a restart continues, and files that it rejects."""
 
 import contextlib
+import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from collectors.energy import checkpoint
 from collectors.energy.ledger import IdlePower, Ledger
 from collectors.energy.split import NodeSnapshot
 from collectors.host import Host
-from collectors.jobs.view import JobCpu
+from collectors.jobs.view import JobCpu, make_name
 from collectors.power.meter import GpuEnergyReading, GpuEnergyShare, MeterReading
 from collectors.state import StateFile
 from tests.collectors.energy.fake_collectors import (
@@ -87,6 +88,53 @@ def test_missing_key_in_the_state_file_causes_no_error(host, time, tmp_path):
         collector = energy_collector(host, collectors, state=str(tmp_path))
         run_for(collector, time, 60)
         assert samples(collector, "energy_tick_errors_total") == {"": 0}
+
+
+def test_value_of_another_type_causes_no_error(host, time, tmp_path):
+    collectors = {
+        "jobs": Jobs(time, [Job(1, 64, 64, time.clock(), float("inf"))]),
+        "rapl": FakeMeters(meter("rapl", constant_power(time, 100))),
+    }
+    run_for(energy_collector(host, collectors, state=str(tmp_path)), time, 100)
+    document = json.loads((tmp_path / "energy.json").read_text())
+    for key, value in itertools.product(document, (0, "", [], [1], {}, True)):
+        (tmp_path / "energy.json").write_text(json.dumps(document | {key: value}))
+        collector = energy_collector(host, collectors, state=str(tmp_path))
+        run_for(collector, time, 30)
+        assert samples(collector, "energy_tick_errors_total") == {"": 0}, (key, value)
+        assert samples(collector, "node_energy_joules_total")
+
+
+def test_state_of_an_earlier_exporter_goes_on():
+    """The job's and the GPU's rows had fewer values, and names had their labels."""
+    name_row = ["slurm", "1", "alice", 'manager="slurm",jobid="1",user="alice"']
+    gpu = ["GPU-1", 9.5, 500.0, 0, [[name_row, 1.0, 0.5]]]
+    since = {
+        "at": 10.0, "epoch": 1e9, "meter": [9.9, 1000.0, None, 7], "processors": [12.5, 4],
+        "jobs": [[name_row, 5.0, 2.0, None]], "gpus": [gpu],
+    }  # fmt: skip
+    document = {
+        "version": 1, "boot_id": "boot", "meter": "cray", "collectors": ["cray"],
+        "idle": [20.0, 1e9], "gpu_idle": {"GPU-1": None},
+        "jobs": [
+            {"key": name_row[:3], "seen_at": 10.0, "joules": [["host", "active", 7.0]],
+             "grams": {}},
+        ],
+        "node": [["host", "jobs", 7.0], ["host", "system", 3.0]],
+        "metered_joules": 10.0, "overdrawn_joules": 0.0, "seconds_without_data": 0.0,
+        "gpu_seconds_without_data": 0.0, "settled_until": 10.0, "since": since,
+        "gpus_since": [gpu],
+    }  # fmt: skip
+    ledger = Ledger(IdlePower())
+    assert checkpoint.restore(document, True, "cray", ledger)
+    job = make_name("slurm", "1", "alice")
+    assert ledger.jobs[job].joules == {("host", "active"): 7.0}
+    assert ledger.node == {("host", "jobs"): 7.0, ("host", "system"): 3.0}
+    assert ledger.last_snapshot == NodeSnapshot(
+        10.0, 1e9, MeterReading(9.9, 1000.0, None, 7), 12.5, 4,
+        {job: JobCpu(job, 5.0, 2.0, None)}, ledger.last_gpu_readings,
+    )  # fmt: skip
+    assert ledger.last_gpu_readings["GPU-1"].shares == (GpuEnergyShare(job, 1.0, 0.5),)
 
 
 def test_unwritable_state_is_logged_once_and_the_old_file_removed(host, time, tmp_path, caplog):

@@ -124,6 +124,27 @@ def test_arbitrary_and_incomplete_files_are_read(tmp_path_factory, noise, cut):
     assert sum(ledger.restore(key, KernelState()).ended) in (0.0, 6.0)
 
 
+def test_lines_of_an_exporter_without_the_helper_are_read(tmp_path):
+    key = f"{tmp_path}:7"
+    line = json.dumps([key, [1.0] * 6, [3.0, 3.0, 3.0, 3.0, None, None], [2, 5.0]])
+    (tmp_path / "processes.jsonl").write_text(f'"boot"\n{line}\n')
+    kernel = KernelState()
+    ledger = ProcessLedger(str(tmp_path), "boot")
+    ledger.close()
+    totals = ledger.restore(key, kernel)
+    assert totals.ended == (1.0,) * 6
+    assert totals.count_unseen_ends(()) == 2
+    assert (kernel.io.shown, kernel.sockets.shown) == ([3.0, 3.0, 0.0, 0.0], [])
+
+
+def test_line_with_an_infinite_number_is_left_out(tmp_path):
+    line = f'["{tmp_path}:7", {[1.0] * 6}, {[1.0] * 6}, [Infinity, 5.0]]'
+    (tmp_path / "processes.jsonl").write_text(f'"boot"\n{line}\n')
+    ledger = ProcessLedger(str(tmp_path), "boot")
+    ledger.close()
+    assert ledger.restore(f"{tmp_path}:7", KernelState()).ended == (0.0,) * 6
+
+
 def test_only_living_runs_are_kept_in_the_file(tmp_path):
     ledger = ProcessLedger(str(tmp_path), "boot")
     counters = ProcessCounters(*[1.0] * 6)
