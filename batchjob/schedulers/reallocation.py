@@ -11,6 +11,7 @@ _AMOUNTS = {
     "resized_memory_byte_seconds": "allocated_memory_bytes",
     "resized_gpu_seconds": "allocated_gpus",
 }
+_UNCOUNTED_SECONDS = 60  # a job holds nodes before its run time is counted, and for a while after
 
 
 def returned(known: UnfinishedJob, record: JobRecord, until: float) -> Reallocation:
@@ -34,11 +35,15 @@ def held_before(known: UnfinishedJob, change: Reallocation) -> dict[str, Any]:
 
 
 def exceeds_run(known: UnfinishedJob, ended: JobRecord) -> bool:
-    """Whether a job would have held more than it began with, which the record of its end says."""
+    """Whether a job would have held for longer than it ran what it no longer held at its end.
+
+    The record of its end says what it began with, or, of some jobs, what was left.
+    """
     if ended.allocated_cpus is None or ended.elapsed_seconds is None:
         return False
-    returned_cpus = max(0, ended.allocated_cpus - (known.allocated_cpus or 0))
-    return (known.resized_cpu_seconds or 0.0) > returned_cpus * ended.elapsed_seconds
+    returned_cpus = ended.allocated_cpus - (known.allocated_cpus or 0)
+    most = returned_cpus * (ended.elapsed_seconds + _UNCOUNTED_SECONDS)
+    return 0 < most < (known.resized_cpu_seconds or 0.0)
 
 
 def held_beyond(job: JobRecord) -> dict[str, Any]:

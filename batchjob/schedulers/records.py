@@ -227,6 +227,7 @@ def merge_records(earlier: JobRecord, later: JobRecord) -> JobRecord:
     """`later`, with missing values taken from `earlier`; an end is never removed."""
     if is_outdated(later, earlier.end_time):
         earlier, later = later, earlier
+    later = with_known_changes(later, earlier.end_time, earlier.resized_cpu_seconds)
     is_withdrawn = withdraws_allocation(later.allocated_cpus, later.resized_cpu_seconds)
     dropped = dropped_values(earlier.state, later.state, is_withdrawn)
     later = later._replace(name=unabridged_name(earlier.name, later.name))
@@ -286,6 +287,19 @@ _OF_A_RUN = _ALLOCATION | frozenset((
 def withdraws_allocation(cpus: float | None, resized_cpu_seconds: float | None) -> bool:
     """Whether a record with these values says that what its resized job held is not known."""
     return cpus is None and resized_cpu_seconds == 0
+
+
+def with_known_changes(
+    record: JobRecord, end_time: float | None, resized_cpu_seconds: float | None
+) -> JobRecord:
+    """The record without an allocation that lacks what is known of an ended job's changes.
+
+    Read again without the records before it, a job's end says what it began with, or nothing.
+    """
+    is_whole = record.allocated_cpus is not None and record.resized_cpu_seconds is not None
+    if end_time is None or resized_cpu_seconds is None or is_whole:
+        return record
+    return record._replace(**{name: JobRecord._field_defaults[name] for name in _ALLOCATION})
 
 
 def dropped_values(earlier: str, later: str, is_withdrawn: bool) -> frozenset[str]:

@@ -18,6 +18,7 @@ from batchjob.schedulers.records import (
     JobRecord,
     NodeShare,
     QuarantinedRow,
+    with_known_changes,
     with_returned_nodes,
     withdraws_allocation,
 )
@@ -29,8 +30,8 @@ from batchjob_stats_db.days import days_of
 
 LIVE_STATES = tuple(state.value for state in JobState if state.is_live)
 
-_START_INDEX, _END_INDEX, _UID_INDEX = map(
-    list(schema.job.c.keys()).index, ("start_time", "end_time", "uid")
+_START_INDEX, _END_INDEX, _UID_INDEX, _RESIZED_INDEX = map(
+    list(schema.job.c.keys()).index, ("start_time", "end_time", "uid", "resized_cpu_seconds")
 )
 _CHUNK_RECORDS = 5000  # records whose rows are in memory at the same time
 
@@ -125,6 +126,7 @@ class JobWriter:
             if old is None:
                 new.append(record)
                 continue
+            record = with_known_changes(record, old[_END_INDEX], old[_RESIZED_INDEX])
             row = record_rows.merge_row(old[1:], record, self._policy, self._now)
             if row is not None:
                 changed.append(record)

@@ -151,6 +151,25 @@ def test_end_withdraws_a_change_that_is_dated_after_it(store, job, rows, now):
     assert (rows(schema.job_node), rows(schema.job_reallocation)) == ([], [])
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_end_that_is_read_again_alone_keeps_what_the_changes_said(store, job, rows, now, is_known):
+    """By another source, or from a log that begins later."""
+    end = job(start_time=now - 900, end_time=now, elapsed_seconds=900, allocated_cpus=8)
+    nodes = NodeShare("n1", 4), NodeShare("n2", 4, until_time=now - 300)
+    whole = end._replace(
+        allocated_cpus=4, nodes=nodes, resized_cpu_seconds=2400.0,
+        reallocations=(Reallocation(now - 300, 4),),
+    )  # fmt: skip
+    store.write(batch(whole if is_known else not_known(end)), "pbs_log")
+    before = [rows(table) for table in (schema.job, schema.job_node, schema.job_reallocation)]
+    for each in (end, not_known(end)):
+        store.write(batch(each), "pbs_log")
+        assert [rows(t) for t in (schema.job, schema.job_node, schema.job_reallocation)] == before
+    store.write(batch(whole), "pbs_log")
+    assert [row["allocated_cpus"] for row in rows(schema.job)] == [4]
+    assert [node["until_time"] for node in rows(schema.job_node)] == [None, now - 300]
+
+
 def test_steps_of_a_running_job_are_updated(store, job, rows):
     first = StepRecord("batch", JobState.RUNNING, "RUNNING")
     second = StepRecord("0", JobState.COMPLETED, "COMPLETED", cpus=4)

@@ -179,6 +179,10 @@ def test_allocation_in_phases(write_log):
         assert (held * job.elapsed_seconds + resized) / 3600 == unit * (4 + 8)
 
 
+FIRST_NODE = "exec_host=n1/0 exec_vnode=(n1:ncpus=4)"
+BOTH_NODES = "exec_host=n1/0+n2/0 exec_vnode=(n1:ncpus=4)+(n2:ncpus=4)"
+
+
 def test_nodes_that_failed_at_a_reliable_start_are_not_the_jobs(write_log):
     start = f"{JOB} start={BEGIN}"
     three = "exec_host=n1/0+n2/0+n3/0 exec_vnode=(n1:ncpus=4)+(n2:ncpus=4)+(n3:ncpus=4)"
@@ -191,6 +195,34 @@ def test_nodes_that_failed_at_a_reliable_start_are_not_the_jobs(write_log):
     assert [share.node for share in job.nodes] == ["n1", "n3"]
     assert (job.allocated_cpus, job.allocated_nodes, job.resized_cpu_seconds) == (8, 2, 20)
     assert [change[:2] for change in job.reallocations] == [(BEGIN + 5, 4)]
+
+
+@pytest.mark.parametrize("at_end", [BOTH_NODES, FIRST_NODE])
+def test_end_of_a_reliable_start_names_the_nodes_before_or_after_it(write_log, at_end):
+    start = f"{JOB} start={BEGIN}"
+    lines = log_line(BEGIN, "S", "8.srv", f"{start} {BOTH_NODES}")
+    lines += log_line(BEGIN + 5, "s", "8.srv", f"{start} {FIRST_NODE}")
+    end = f"{start} {at_end} end={BEGIN + 100} session=5 Exit_status=0"
+    job = read_all(write_log(lines + log_line(BEGIN + 100, "E", "8.srv", end)))[0]["8.srv", 1]
+    assert (job.allocated_cpus, job.resized_cpu_seconds) == (4, 20)
+
+
+def released_at_its_end(end_lines=1):
+    """As a job gives back its nodes before its files are copied; its walltime lacks the launch."""
+    start = f"{JOB} start={BEGIN}"
+    lines = log_line(BEGIN, "S", "8.srv", f"{start} {BOTH_NODES}")
+    lines += log_line(BEGIN + 3598, "c", "8.srv", f"{start} {FIRST_NODE}")
+    end = f"{start} {BOTH_NODES} end={BEGIN + 3600} session=5 Exit_status=0"
+    end += " resources_used.walltime=00:59:50"
+    return lines + log_line(BEGIN + 3600, "E", "8.srv", end) * end_lines
+
+
+@pytest.mark.parametrize("end_lines", [1, 2])
+def test_nodes_that_were_released_at_the_end_were_held_until_then(write_log, end_lines):
+    job = read_all(write_log(released_at_its_end(end_lines)))[0]["8.srv", 1]
+    assert (job.allocated_cpus, job.elapsed_seconds) == (4, 3590)
+    assert job.resized_cpu_seconds == 4 * 3598
+    assert [share.until_time for share in job.nodes] == [None, BEGIN + 3598]
 
 
 def test_suspended_job_ran_without_its_suspensions(write_log):
