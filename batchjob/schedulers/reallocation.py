@@ -86,7 +86,8 @@ def without_allocation(record: JobRecord) -> JobRecord:
 
 def not_known(record: JobRecord) -> JobRecord:
     """The record of a job of which a change was not read: what it held is not known."""
-    return without_allocation(record)._replace(resized_cpu_seconds=0.0, reallocations=())
+    sums: dict[str, Any] = {**dict.fromkeys(_AMOUNTS), "resized_cpu_seconds": 0.0}
+    return without_allocation(record)._replace(**sums, reallocations=())
 
 
 # Nodes on which it ran remain nodes of the job.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
+from batchjob.schedulers.reallocation import not_known
 from batchjob.schedulers.records import (
     RAW_LIMIT,
     JobRecord,
@@ -27,6 +28,7 @@ Part = TypeVar("Part", JobRecord, StepRecord, NodeShare)
 FIRST_TIME = 631_152_000
 """1990-01-01: older than any scheduler whose records are read."""
 _CLOCK_TOLERANCE_SECONDS = DAY  # clocks of a cluster differ by less
+_LOGGED_LATE_SECONDS = 60  # of a change as the job ends
 _PLANNED_SECONDS = 10 * 366 * DAY  # users ask for begin times that far ahead
 MAX_NODE_WATTS = 20_000.0
 """More than any node draws: servers with eight GPUs of 2025 take up to 15 kW."""
@@ -210,12 +212,11 @@ def _without_bad_values(record: JobRecord, now: float) -> tuple[JobRecord, _Refu
         admitted = admitted._replace(**believed)
         if not is_possible:
             refused.append(("range", name, resized))
-    nodes_left, steps_left = [], []
     broken = {each: _broken_change(each, record, now) for each in record.reallocations}
-    if any(broken.values()):
-        changes = tuple(each for each, rule in broken.items() if not rule)
-        admitted = admitted._replace(reallocations=changes)
+    if any(broken.values()):  # what the job held is the sum over all of them
+        record, admitted = record._replace(nodes=()), not_known(admitted)
         refused += [(rule, "reallocation", each) for each, rule in broken.items() if rule]
+    nodes_left, steps_left = [], []
     for node in record.nodes:
         share, found = _admit(node, _OF_NODES, now)
         nodes_left.append(share)
@@ -266,7 +267,8 @@ _HELD = {
 
 def _broken_change(change: Reallocation, record: JobRecord, now: float) -> str:
     """The rule that a change of a job's allocation breaks; "" if none."""
-    begin, end = record.start_time or FIRST_TIME, record.end_time or now + _CLOCK_TOLERANCE_SECONDS
+    begin, ended = record.start_time or FIRST_TIME, record.end_time
+    end = now + _CLOCK_TOLERANCE_SECONDS if ended is None else ended + _LOGGED_LATE_SECONDS
     if not begin <= change.until_time <= end:
         return "time"
     most = {name: limits(name)[1] for name in Reallocation._fields[1:]}

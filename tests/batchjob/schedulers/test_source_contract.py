@@ -540,19 +540,29 @@ def pbs_third_phase():
     return record
 
 
-def lsf_phases():
-    return lsf_phases_with(
-        f'"JOB_RESIZE" "10.1" {BEGIN + 660} 7 0 {BEGIN + 60} 1001 "alice" 1 {BEGIN + 60} '
+def lsf_change(begin, end):
+    """The record of a change at `end`, which is the end of the phase that began at `begin`."""
+    return (
+        f'"JOB_RESIZE" "10.1" {BEGIN + end} 7 0 {BEGIN + 60} 1001 "alice" 1 {BEGIN + begin} '
         '2 "4*n1" "4*n2" 1 "4*n2" 2 "4*n1" "4*n2" 1 "4*n2"'
     )
 
 
-def lsf_phases_with(*records):
+def lsf_phases():
+    return lsf_phases_with(lsf_change(60, 660))
+
+
+def lsf_phases_after_those_of_an_earlier_run():
+    """The host of the earlier run failed, of which LSF logs no end."""
+    return lsf_phases_with(lsf_change(10, 50), lsf_change(60, 660))
+
+
+def lsf_phases_with(*records, suspended=0):
     """The end of a job that gave back a node, after these records of its changes."""
     phases = {}
     for each in records:
         lsb_acct.add_phase(phases, split_words(each))
-    life = Life(JobState.COMPLETED, 60, 3660, resized=660)
+    life = Life(JobState.COMPLETED, 60, 3660, suspended, resized=660)
     job = lsf_acct(life)
     if job.nodes:
         job = job._replace(nodes=(NodeShare("n1", 4),))
@@ -614,7 +624,8 @@ def bjobs_phases():
 
 
 PHASES = (
-    pbs_phases, qstat_phases, lsf_phases, bjobs_phases, json_phases, json_phases_with_their_sum
+    pbs_phases, qstat_phases, lsf_phases, lsf_phases_after_those_of_an_earlier_run, bjobs_phases,
+    json_phases, json_phases_with_their_sum,
 )  # fmt: skip
 
 
@@ -631,10 +642,7 @@ def test_every_source_tells_the_same_of_a_job_that_gave_back_a_node(tell):
 
 
 def lsf_second_change():
-    return lsf_phases_with(
-        f'"JOB_RESIZE" "10.1" {BEGIN + 660} 7 0 {BEGIN + 60} 1001 "alice" 1 {BEGIN + 360} '
-        '2 "4*n1" "4*n2" 1 "4*n2" 2 "4*n1" "4*n2" 1 "4*n2"'
-    )
+    return lsf_phases_with(lsf_change(360, 660))
 
 
 def lsf_first_and_third_change():
@@ -692,6 +700,13 @@ def test_allocation_is_not_known_if_a_change_was_not_read(tell):
     assert (job.allocated_cpus, job.allocated_memory_bytes, job.allocated_gpus) == (None,) * 3
     assert (job.allocated_nodes, job.nodes, job.node_list) == (None, (), "")
     assert (job.resized_cpu_seconds, job.reallocations) == (0, ())
+
+
+def test_what_a_job_of_lsf_held_that_was_suspended_is_not_known():
+    """LSF says for how long, and not in which of the phases."""
+    job = lsf_phases_with(lsf_change(60, 660), suspended=600)
+    assert (job.elapsed_seconds, job.suspended_seconds) == (3000, 600)
+    assert (job.allocated_cpus, job.resized_cpu_seconds, job.nodes) == (None, 0, ())
 
 
 def test_phases_are_known_if_the_first_of_them_was_read_to_its_end():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchjob.judgements import MORE_CPU
 from batchjob.schedulers.accounting import Batch
-from batchjob.schedulers.records import JobRecord, NodeShare, StepRecord
+from batchjob.schedulers.records import JobRecord, NodeShare, Reallocation, StepRecord
 from batchjob.schedulers.states import JobState
 from batchjob_stats_db.admin.check import findings
 from batchjob_stats_db.database import gate, schema
@@ -176,6 +176,20 @@ def test_energy_of_more_than_its_nodes_can_draw_is_left_out(store, job, rows, no
     store.write(batch(job(**{**times, **fields})), "sacct")
     (row,) = rows(schema.job)
     assert (row["energy_joules"], row["state"]) == (kept, "COMPLETED")
+
+
+@pytest.mark.parametrize("seconds_after_its_end", [90_000, -90_000])
+def test_what_a_job_held_is_not_known_if_a_change_lies_outside_its_time(
+    store, job, rows, seconds_after_its_end
+):
+    ended = job(allocated_cpus=4, allocated_gpus=1, nodes=(NodeShare("n1", 4, gpus=1),))
+    change = Reallocation(ended.end_time + seconds_after_its_end, 4, None, 1)
+    sums = {"resized_cpu_seconds": 4 * 93_600.0, "resized_gpu_seconds": 93_600.0}
+    store.write(batch(ended._replace(reallocations=(change,), **sums)), "jsonl")
+    (row,) = rows(schema.job)
+    held = ("allocated_cpus", "allocated_gpus", "resized_cpu_seconds", "resized_gpu_seconds")
+    assert [row[name] for name in held] == [None, None, 0, None]
+    assert (rows(schema.job_node), rows(schema.job_reallocation)) == ([], [])
 
 
 def test_resized_job_may_have_held_less_or_many_terabyte_days(store, job, rows):

@@ -115,7 +115,7 @@ def job_from_finish(
 RECORD_TYPE = "JOB_RESIZE"
 _BEGIN_AT = 9  # after type, version, time, id, index, start, uid, user and kind
 _MAX_JOBS = 10_000  # maximum number of jobs to remember
-_LOGGED_WITHIN_SECONDS = 60  # of a change
+_LOGGED_WITHIN_SECONDS = 60  # of a change, or of a start
 
 Phases = dict[str, list[tuple[int, int, dict[str, float]]]]
 """By job id, the phases that have ended: from when until when, and the CPUs on each host."""
@@ -154,9 +154,10 @@ def _counted(texts: Sequence[str], at: int) -> tuple[Sequence[str], int]:
 def with_phases(job: job_records.JobRecord, phases: Phases) -> job_records.JobRecord:
     """The ended job with what its earlier phases held beyond its last allocation.
 
-    What it held is not known if one of them was not read, or ended after the job.
+    What it held is not known if one of them was not read, or ended after the job; nor if it was
+    suspended, which may have been in any of them.
     """
-    found = phases.pop(job.jobid, [])
+    found = [each for each in phases.pop(job.jobid, []) if each[1] >= (job.start_time or 0)]
     last_change = job.reallocations[-1].until_time if job.reallocations else 0.0
     job = job._replace(reallocations=())
     if not (found or last_change) or job.allocated_cpus is None or job.start_time is None:
@@ -164,7 +165,8 @@ def with_phases(job: job_records.JobRecord, phases: Phases) -> job_records.JobRe
     ends = [job.start_time, *(end for _, end, _ in found)]
     follow = all(begin <= end for (begin, *_), end in zip(found, ends, strict=False))
     is_last = last_change - _LOGGED_WITHIN_SECONDS <= ends[-1] <= (job.end_time or 0.0)
-    if not found or not follow or not is_last:
+    is_suspended = (job.suspended_seconds or 0) > _LOGGED_WITHIN_SECONDS
+    if not found or not follow or not is_last or is_suspended:
         return not_known(job)
     changes: list[job_records.Reallocation] = []
     following = job.allocated_cpus
