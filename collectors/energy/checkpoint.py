@@ -86,7 +86,7 @@ def _rows(sums: Iterable[tuple[tuple[str, str], float]]) -> list[tuple[str, str,
 
 
 def _sums(rows: list[Any]) -> dict[Any, float]:
-    return {(component, what): float(joules) for component, what, joules in rows}
+    return {(str(component), str(what)): float(joules) for component, what, joules in rows}
 
 
 def _snapshot_document(snapshot: NodeSnapshot) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _snapshot_document(snapshot: NodeSnapshot) -> dict[str, Any]:
 
 def _parse_snapshot(document: Mapping[str, Any]) -> NodeSnapshot:
     at, epoch, meter, processors, job_rows, gpus = (document[name] for name in _SNAPSHOT)
-    types = (float, float, MeterReading | None, float, int)
+    types = (float, float, MeterReading, float, int)
     values = map(_decode, types, (at, epoch, meter, *processors))
     jobs: tuple[JobCpu, ...] = _decode(tuple[JobCpu, ...], job_rows)
     return NodeSnapshot._make([*values, {job.name: job for job in jobs}, _parse_gpus(gpus)])

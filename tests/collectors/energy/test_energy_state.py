@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchjob_exporter.exposition import render
 from collectors.energy import checkpoint
 from collectors.energy.ledger import IdlePower, Ledger
 from collectors.energy.split import NodeSnapshot
@@ -97,12 +98,19 @@ def test_value_of_another_type_causes_no_error(host, time, tmp_path):
     }
     run_for(energy_collector(host, collectors, state=str(tmp_path)), time, 100)
     document = json.loads((tmp_path / "energy.json").read_text())
-    for key, value in itertools.product(document, (0, "", [], [1], {}, True)):
+    deeper = {
+        "since": document["since"] | {"meter": None},
+        "node": [[0, *row[1:]] for row in document["node"]],
+        "jobs": [row | {"joules": [[0, None, 1.0]]} for row in document["jobs"]],
+    }
+    changes = [*itertools.product(document, (0, "", [], [1], {}, True)), *deeper.items()]
+    for key, value in changes:
         (tmp_path / "energy.json").write_text(json.dumps(document | {key: value}))
         collector = energy_collector(host, collectors, state=str(tmp_path))
         run_for(collector, time, 30)
         assert samples(collector, "energy_tick_errors_total") == {"": 0}, (key, value)
         assert samples(collector, "node_energy_joules_total")
+        render(collector.collect())
 
 
 def test_state_of_an_earlier_exporter_goes_on():
