@@ -5,7 +5,10 @@ with exporter.running("--collector.disable-defaults", "--collector.jobs") as tar
 """
 
 import contextlib
+import os
+import re
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +21,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.helpers.processes import daemon, free_ports
+from tests.helpers.processes import daemon, end, free_ports
 from tests.helpers.waiting import until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -163,6 +166,26 @@ def as_the_unit(
     )  # fmt: skip
     with running(*flags, inside=inside) as target:
         yield target
+
+
+@contextlib.contextmanager
+def helper_as_the_unit(folder: Path) -> Iterator[str]:
+    """Start the helper as its unit runs, which answers the exporter's user only; its socket."""
+    path = folder / "helper"
+    owned = folder / "owned"  # as the unit's StateDirectory, which says whom to answer
+    owned.mkdir()
+    os.chown(owned, 65534, 65534)
+    unit = (REPOSITORY / "deploy/systemd/batchjob_helper.service").read_text()
+    (rights,) = re.findall("^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
+    bounds = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in rights.split())
+    argv = ["setpriv", "--no-new-privs", f"--bounding-set=-all,{bounds}", sys.executable, "-m",
+            "batchjob_exporter.helper", "--listen", str(path),
+            "--exporter-directory", str(owned)]  # fmt: skip
+    process = subprocess.Popen(argv)
+    try:
+        yield str(path)
+    finally:
+        end(process)
 
 
 def _serving(process: Popen[bytes], target: Target, ready: Callable[[Target], bool]) -> bool:

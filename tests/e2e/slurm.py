@@ -88,6 +88,15 @@ class Cluster:
         pattern = f"*/slurm_{node}" if self.cgroup == 1 else f"system.slice/{node}_slurmstepd.scope"
         return list(Path("/sys/fs/cgroup").glob(pattern))
 
+    def sleeping(self, job: str) -> int | None:
+        """The process of a running job that sleeps, once there is one."""
+        tops = (top for node in self.nodes for top in self.cgroups(node))
+        for procs in (path for top in tops for path in top.rglob(f"job_{job}/**/cgroup.procs")):
+            for pid in procs.read_text().split():
+                if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+                    return int(pid)
+        return None
+
     def submit(self, user: str, script: str, *options: str) -> str:
         """Submit a shell script; the job's raw id (of an array or het job: the first)."""
         path = self.home(user) / f"job-{time.monotonic_ns()}.sh"

@@ -1,6 +1,5 @@
 """The helper and the exporter, with the rights of their units, on a real Slurm with cgroup v1."""
 
-import socket
 import subprocess
 import sys
 
@@ -8,7 +7,7 @@ import pytest
 
 from batchjob.runtime.formatting import size
 from tests.e2e import messages_site
-from tests.e2e.messages_site import ALONE, HELPED
+from tests.e2e.watched_node import ALONE, HELPED
 from tests.e2e.workload import PYTHON
 from tests.helpers import processes
 from tests.helpers.waiting import until
@@ -51,9 +50,6 @@ for _ in range(10000): near.sendto(bytes(1000), far.getsockname()); far.recv(100
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     with messages_site.running(tmp_path_factory.mktemp("kernel")) as running:
-        host, _, port = running.url.removeprefix("http://").rpartition(":")
-        with socket.socket() as probe:
-            until(lambda: probe.connect_ex((host, int(port))) == 0, "the server listens", 120)
         yield running
 
 
@@ -121,15 +117,17 @@ def test_bytes_of_a_jobs_sockets_are_those_sent_and_headers(site, talking, user)
         assert true < counted < 1.005 * true + 0.005 * max(ASKED[user], ANSWERED[user])
 
     def stored(cluster):
-        rows = site.rows(f"/jobs/{job}", cluster=cluster)
+        rows = site.node.rows(f"/jobs/{job}", cluster=cluster)
         return [[row[f"usage_network_{way}_bytes"] for way in ("sent", "received")] for row in rows]
+
+    def report(cluster):
+        return site.node.get(f"/api/v1/jobs/{job}/report", cluster=cluster, format="text")
 
     until(lambda: stored(HELPED) == [shown], "the totals in the database", 120, 1)
     sent, received = map(size, shown)
-    report = site.get(f"/api/v1/jobs/{job}/report", cluster=HELPED, format="text")
-    page = site.get(f"/jobs/{job}", cluster=HELPED)
-    for text in (report, page):
+    page = site.node.get(f"/jobs/{job}", cluster=HELPED)
+    for text in (report(HELPED), page):
         assert f"{received} received, {sent} sent" in text.replace("\u202f", " ")
     assert until(lambda: stored(ALONE), "the other cluster", 60) == [[None, None]]
     assert site.exporters[ALONE].scrape().series(SENT, jobid=job) == []
-    assert "Network" not in site.get(f"/api/v1/jobs/{job}/report", cluster=ALONE, format="text")
+    assert "Network" not in report(ALONE)
