@@ -70,6 +70,9 @@ No threshold of the site, since stored sums are made with it. Shorter gaps are u
 at both ends of a job, and a restart of the exporter.
 """
 
+GPU_COUNTERS_FOLLOW_SECONDS = 60
+"""After which what a GPU did is in a job's counters, whose samples are given when 30 s old."""
+
 WORTHWHILE_REDUCTION = 0.75
 """A job is told to request less memory or time only if that is less than this part of it."""
 

@@ -12,7 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
-from batchjob.judgements import RUNNING_STATES, unused_cpu_seconds
+from batchjob.judgements import (
+    COMPLETE_COVERAGE,
+    GPU_COUNTERS_FOLLOW_SECONDS,
+    RUNNING_STATES,
+    unused_cpu_seconds,
+)
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.database.access import Access, visible
 from batchjob_stats_db.measure.rollup import waits
@@ -227,10 +232,15 @@ def _candidates(db: Connection, access: Access, cluster: str | None) -> Sequence
 def _with_idle_gpus(
     row: RowMapping, at_most: float, gpus: Sequence[float | None]
 ) -> dict[str, Any]:
+    """How many of its GPUs are idle; none if they were observed for a part of its time."""
     mean, until = row["usage_gpu_utilization_ratio"], row["usage_until_time"]
     idle_by_gpu = sum(ratio is not None and ratio <= at_most for ratio in gpus)
     known = sum(ratio is not None for ratio in gpus) or row["usage_gpus"]
     idle = known if mean is not None and mean <= at_most else idle_by_gpu
+    if (observed := row["usage_gpu_observed_seconds"]) is not None:
+        measured = (until - row["start_time"]) * min(1.0, row["usage_coverage"])
+        expected = (measured - GPU_COUNTERS_FOLLOW_SECONDS) * (row["usage_gpus"] or 0)
+        idle = idle if observed >= COMPLETE_COVERAGE * expected else 0
     return {
         **{name: row[name] for name in _IDENTITY},
         "allocated_gpus": row["gpus_held"],

@@ -184,14 +184,23 @@ def test_idle_gpus(write_jobs):
         ({**running, "user": "unmeasured"}, None),
         ({**running, "user": "new"},
          {"gpus": 4, "gpu_utilization_ratio": 0.0, "until_time": D0 + 60}),
+        # Its process began to use the GPU a moment ago, and no source names the GPU before that.
+        ({**running, "user": "late", "allocated_gpus": 1},
+         {"gpus": 1, "gpu_utilization_ratio": 0.0, "gpu_observed_seconds": 0.6}),
+        ({**running, "user": "seen", "allocated_gpus": 1},
+         {"gpus": 1, "gpu_utilization_ratio": 0.0, "gpu_observed_seconds": 7150.0}),
         (ended("over", 9000, allocated_gpus=4), {"gpus": 4, "gpu_utilization_ratio": 0.0}),
     )  # fmt: skip
     with db:
         rows = idle_gpus(db, EVERYTHING, 0.01, 1800, 10)
-        assert [(row["username"], row["idle_gpus"]) for row in rows] == [("alice", 4), ("bob", 2)]
+        assert [(row["username"], row["idle_gpus"]) for row in rows] == [
+            ("alice", 4),
+            ("bob", 2),
+            ("seen", 1),
+        ]
         assert rows[0]["idle_gpu_seconds"] == 4 * 7200
         assert len(idle_gpus(db, ALICE, 0.01, 1800, 10)) == 1
-        assert len(idle_gpus(db, EVERYTHING, 0.01, 0, 10)) == 3
+        assert len(idle_gpus(db, EVERYTHING, 0.01, 0, 10)) == 4
 
 
 def test_usual_waits_are_quantiles_of_all_jobs_of_the_month(engine, store, job):
