@@ -52,6 +52,7 @@ class SimulatedBmc:
             (0x0A, 0x22): self._reserve,
             (0x0A, 0x23): self._get_sdr,
             (0x04, 0x2D): self._reading,
+            (0x04, 0x23): self._factors,
         }.get((netfn, command))
         return handler(bytes(data)) if handler else b"\xc1"
 
@@ -86,6 +87,10 @@ class SimulatedBmc:
             return b"\xcb"
         raw = self.readings[data[0]]
         return bytes((0, 0, 0xE0, 0)) if raw is None else bytes((0, raw, 0xC0, 0))
+
+    def _factors(self, data):
+        """A non-linear sensor: twice the raw reading below 100, three times from there."""
+        return bytes((0, 0, 2 if data[1] < 100 else 3, 0, 0, 0, 0, 0))
 
 
 class InProcess:

@@ -5,9 +5,10 @@ converts to a value. Source: IPMI v2.0, sections 33.12 (Get SDR), 35.14 (Get Sen
 (conversion) and 43.1 (full sensor record).
 """
 
+import math
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from collectors.power.ipmi.message import Bmc, CompletionError, Request
@@ -24,34 +25,63 @@ _TOO_LONG = (0xC8, 0xCA, 0xFF)
 _RESERVATION_LOST = 0xC5
 _MAX_RECORDS = 4096  # a broken repository may have no end
 
-_NOT_ANALOG = 3
 _THRESHOLD = 0x01  # event/reading type of an analog sensor
 _WATTS = 6  # unit type code
 _BMC_ADDRESS = 0x20
 _NOT_PRESENT = 0xCB  # "requested sensor, data, or record not present"
 
+_FUNCTIONS: dict[int, Callable[[float], float]] = {
+    0x00: lambda x: x,
+    0x01: math.log,
+    0x02: math.log10,
+    0x03: math.log2,
+    0x04: math.exp,
+    0x05: lambda x: 10.0**x,
+    0x06: lambda x: 2.0**x,
+    0x07: lambda x: 1 / x,
+    0x08: lambda x: x**2,
+    0x09: lambda x: x**3,
+    0x0A: math.sqrt,
+    0x0B: math.cbrt,
+}
+
 ConversionFactors = tuple[int, int, int, int]
-"""Slope, offset, offset_exponent and result_exponent: value = (slope * raw + offset *
-10**offset_exponent) * 10**result_exponent."""
+"""Slope, offset, offset_exponent and result_exponent: value = f((slope * raw + offset *
+10**offset_exponent) * 10**result_exponent)."""
 
 
 class IpmiSensor(NamedTuple):
-    """An analog sensor with a linear formula, as its full record describes it."""
+    """An analog sensor as its full record describes it."""
 
     name: str
     owner: int
     lun: int
     number: int
     unit: int
-    format: int  # 0 unsigned, 1 ones' complement, 2 two's complement
+    format: int  # 0 unsigned, 1 ones' complement, 2 two's complement, 3 not analog
+    linearization: int
     factors: ConversionFactors
     is_rate: bool  # a rate or a percentage
 
-    def value(self, raw: int) -> float:
-        negative = {1: raw - 0xFF, 2: raw - 0x100}
-        signed = negative.get(self.format, raw) if raw >= 0x80 else raw
+    def value(self, raw: int) -> float | None:
+        """The value of a raw reading; None if the formula has none, or is vendor-specific."""
+        function = _FUNCTIONS.get(self.linearization)
+        signed = _to_signed(raw, self.format)
+        if function is None or signed is None:
+            return None
         slope, offset, offset_exponent, result_exponent = self.factors
-        return (slope * signed + offset * 10.0**offset_exponent) * 10.0**result_exponent
+        try:
+            linear = (slope * signed + offset * 10.0**offset_exponent) * 10.0**result_exponent
+            value = function(linear)
+        except (ValueError, OverflowError, ZeroDivisionError):
+            return None
+        return value if math.isfinite(value) else None
+
+
+def _to_signed(raw: int, number_format: int) -> int | None:
+    if number_format == 0 or (number_format in (1, 2) and raw < 0x80):
+        return raw
+    return {1: raw - 0xFF, 2: raw - 0x100}.get(number_format)
 
 
 def _twos_complement(value: int, bits: int) -> int:
@@ -70,11 +100,11 @@ def parse_factors(data: bytes) -> ConversionFactors:
 
 
 def parse_record(record: bytes) -> IpmiSensor | None:
-    """The sensor of an SDR record; None unless it is a full record of an analog, linear sensor."""
+    """The sensor of an SDR record; None unless it is a full record of an analog sensor."""
     if len(record) < _SHORTEST_FULL_RECORD or record[3] != _FULL_RECORD:
         return None
-    number_format, event_type, linearization = record[20] >> 6, record[13], record[23] & 0x7F
-    if number_format == _NOT_ANALOG or event_type != _THRESHOLD or linearization:
+    number_format, event_type = record[20] >> 6, record[13]
+    if number_format == 3 or event_type != _THRESHOLD:
         return None
     return IpmiSensor(
         name=_decode_name(record[47], record[48:]),
@@ -83,6 +113,7 @@ def parse_record(record: bytes) -> IpmiSensor | None:
         number=record[7],
         unit=record[21],
         format=number_format,
+        linearization=record[23] & 0x7F,
         factors=parse_factors(record[24:30]),
         is_rate=bool(record[20] & 0x3F),
     )
@@ -120,15 +151,31 @@ def find_power_sensors(bmc: Bmc, timeout: float, total_seconds: float) -> tuple[
 def read_sensor(bmc: Bmc, sensor: IpmiSensor, timeout: float) -> float | None:
     """Watts now; None while the sensor has no reading (unplugged, host off, scanning disabled)."""
     try:
-        data = bmc.query(Request(_SENSOR, 0x2D, bytes((sensor.number,)), sensor.lun), timeout)
+        data = bmc.query(_sensor_request(sensor, 0x2D, sensor.number), timeout)
     except CompletionError as error:
         if error.code == _NOT_PRESENT:
             return None
         raise
     if len(data) < 2:
         raise BmcError("malformed", f"reading of sensor {sensor.name!r}: {data.hex(' ')}")
-    scanning, unavailable = data[1] & 0x40, data[1] & 0x20
-    return sensor.value(data[0]) if scanning and not unavailable else None
+    raw, state = data[0], data[1]
+    scanning, unavailable = state & 0x40, state & 0x20
+    if unavailable or not scanning:
+        return None
+    if sensor.linearization == 0x70:  # non-linear: the factors depend on the reading
+        sensor = _with_current_factors(bmc, sensor, raw, timeout)
+    return sensor.value(raw)
+
+
+def _with_current_factors(bmc: Bmc, sensor: IpmiSensor, raw: int, timeout: float) -> IpmiSensor:
+    data = bmc.query(_sensor_request(sensor, 0x23, sensor.number, raw), timeout)
+    if len(data) < 7:
+        raise BmcError("malformed", f"factors of sensor {sensor.name!r}: {data.hex(' ')}")
+    return sensor._replace(linearization=0, factors=parse_factors(data[1:7]))
+
+
+def _sensor_request(sensor: IpmiSensor, command: int, *data: int) -> Request:
+    return Request(_SENSOR, command, bytes(data), sensor.lun)
 
 
 def _read_records(bmc: Bmc, timeout: float, deadline: float) -> Iterator[bytes]:

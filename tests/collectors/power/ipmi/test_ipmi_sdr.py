@@ -113,10 +113,9 @@ def test_reading_is_scaled_and_requested_from_the_lun_of_the_sensor():
     assert bmc.asked[-1] == (0x04, 0x2D, b"\x06", 1)
 
 
-@pytest.mark.parametrize("linearization", [0x01, 0x07, 0x70])
-def test_sensor_with_a_formula_that_is_not_linear_is_left_out(linearization):
-    record = full_record("System Level", 9, linearization=linearization)
-    assert power_sensors(bmc_with_records(record)) == ()
+def test_nonlinear_sensor_has_factors_by_reading():
+    bmc = bmc_with_records(full_record("System Level", 9, linearization=0x70), readings={9: 120})
+    assert read_sensor(InProcess(bmc, payload), power_sensors(bmc)[0], 1) == 360.0
 
 
 def test_unavailable_supply_is_left_out_of_the_sum():
@@ -138,12 +137,38 @@ def test_missing_reading_of_a_chosen_sensor_is_an_error():
         read_sensors(InProcess(bmc, payload), chosen, 1)
 
 
-LINEAR = IpmiSensor("x", 0x20, 0, 1, 6, 0, (1, 0, 0, 0), False)
+LINEAR = IpmiSensor("x", 0x20, 0, 1, 6, 0, 0, (1, 0, 0, 0), False)
 
 
-@pytest.mark.parametrize(("form", "value"), [(0, 254.0), (1, -1.0), (2, -2.0)])
+@pytest.mark.parametrize(
+    ("linearization", "raw", "value"),
+    [
+        (0x00, 8, 8.0),
+        (0x01, 1, 0.0),
+        (0x02, 100, 2.0),
+        (0x03, 8, 3.0),
+        (0x04, 0, 1.0),
+        (0x05, 2, 100.0),
+        (0x06, 8, 256.0),
+        (0x07, 4, 0.25),
+        (0x08, 8, 64.0),
+        (0x09, 2, 8.0),
+        (0x0A, 64, 8.0),
+        (0x0B, 27, 3.0),
+    ],
+)
+def test_linearizations(linearization, raw, value):
+    assert LINEAR._replace(linearization=linearization).value(raw) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(("form", "value"), [(0, 254.0), (1, -1.0), (2, -2.0), (3, None)])
 def test_raw_reading_formats(form, value):
     assert LINEAR._replace(format=form).value(0xFE) == value
+
+
+@pytest.mark.parametrize("linearization", [0x01, 0x07, 0x71])
+def test_reading_outside_the_domain_of_the_linearization_has_no_value(linearization):
+    assert LINEAR._replace(linearization=linearization).value(0) is None
 
 
 @given(
@@ -167,7 +192,8 @@ def test_arbitrary_factors_are_finite(data):
 def test_arbitrary_record_is_a_sensor_or_none(data, raw):
     sensor = parse_record(data)
     if sensor is not None:
-        assert math.isfinite(sensor.value(raw))
+        value = sensor.value(raw)
+        assert value is None or math.isfinite(value)
         assert sensor.name.isprintable()
 
 
