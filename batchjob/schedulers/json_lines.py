@@ -12,7 +12,14 @@ from batchjob.schedulers.fields import RowError, quarantined_row, row_problem
 from batchjob.schedulers.json_record import decode
 from batchjob.schedulers.log_follower import check_readable, follow, watermark_since
 from batchjob.schedulers.reallocation import held_beyond
-from batchjob.schedulers.records import RAW_LIMIT, JobRecord, QuarantinedRow, merge_by_key, run_time
+from batchjob.schedulers.records import (
+    RAW_LIMIT,
+    JobRecord,
+    QuarantinedRow,
+    merge_by_key,
+    run_time,
+    withdraws_allocation,
+)
 
 _SOURCE = "jsonl"
 _MAX_LINE_BYTES = 16 * 1024 * 1024  # parsed JSON takes up to 25 times as much memory
@@ -33,6 +40,8 @@ def job_record(document: Any, cluster: str) -> tuple[JobRecord, tuple[str, ...]]
             job.start_time, job.end_time, job.elapsed_seconds, job.suspended_seconds
         )
         job = job._replace(elapsed_seconds=elapsed, suspended_seconds=suspended)
+    if withdraws_allocation(job.allocated_cpus, job.resized_cpu_seconds):  # not by a partial line
+        job = job._replace(resized_cpu_seconds=None)
     unsaid = {name: sum_ for name, sum_ in held_beyond(job).items() if getattr(job, name) is None}
     return job._replace(**unsaid), parse_errors
 

@@ -75,7 +75,8 @@ def with_seen_change(record: JobRecord, known: UnfinishedJob | None, now: float)
     if known.resized_cpu_seconds is None:
         return record
     record = record._replace(nodes=(), **_NODES_SO_FAR)
-    return record if record.state.is_live else without_allocation(record)
+    is_known = known.allocated_cpus is not None
+    return record if record.state.is_live and is_known else without_allocation(record)
 
 
 def without_allocation(record: JobRecord) -> JobRecord:

@@ -28,7 +28,7 @@ Part = TypeVar("Part", JobRecord, StepRecord, NodeShare)
 FIRST_TIME = 631_152_000
 """1990-01-01: older than any scheduler whose records are read."""
 _CLOCK_TOLERANCE_SECONDS = DAY  # clocks of a cluster differ by less
-_LOGGED_LATE_SECONDS = 60  # of a change as the job ends
+LOGGED_LATE_SECONDS = 60  # of a change as the job ends
 _PLANNED_SECONDS = 10 * 366 * DAY  # users ask for begin times that far ahead
 MAX_NODE_WATTS = 20_000.0
 """More than any node draws: servers with eight GPUs of 2025 take up to 15 kW."""
@@ -268,7 +268,7 @@ _HELD = {
 def _broken_change(change: Reallocation, record: JobRecord, now: float) -> str:
     """The rule that a change of a job's allocation breaks; "" if none."""
     begin, ended = record.start_time or FIRST_TIME, record.end_time
-    end = now + _CLOCK_TOLERANCE_SECONDS if ended is None else ended + _LOGGED_LATE_SECONDS
+    end = now + _CLOCK_TOLERANCE_SECONDS if ended is None else ended + LOGGED_LATE_SECONDS
     if not begin <= change.until_time <= end:
         return "time"
     most = {name: limits(name)[1] for name in Reallocation._fields[1:]}

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from batchjob.local_runs.record import RUN_ID
 from batchjob.schedulers.accounting import DeletedRecord
+from batchjob.schedulers.reallocation import not_known
 from batchjob.schedulers.records import (
     RAW_LIMIT,
     JobKey,
@@ -127,6 +128,8 @@ class JobWriter:
                 new.append(record)
                 continue
             record = with_known_changes(record, old[_END_INDEX], old[_RESIZED_INDEX])
+            if old[_RESIZED_INDEX] and self._was_changed_after_its_end(old[0], record):
+                record = not_known(record)
             row = record_rows.merge_row(old[1:], record, self._policy, self._now)
             if row is not None:
                 changed.append(record)
@@ -167,6 +170,14 @@ class JobWriter:
 
     def _insert(self, table: sa.Table, rows: Sequence[JobValues]) -> set[int]:
         return write_or_quarantine(self._db, self._cluster, table, rows, self._now)
+
+    def _was_changed_after_its_end(self, job_id: int, record: JobRecord) -> bool:
+        """Whether a change that was stored while the job ran is dated after the end of the job."""
+        if record.end_time is None:
+            return False
+        change, latest = schema.job_reallocation.c, record.end_time + gate.LOGGED_LATE_SECONDS
+        found = sa.exists().where(change.job_id == job_id, change.until_time > latest)
+        return bool(self._db.scalar(sa.select(found)))
 
     def _with_returned_nodes(self, record: JobRecord, job_id: int) -> JobRecord:
         """The record with the nodes that the job gave back, if it was reallocated while it ran."""

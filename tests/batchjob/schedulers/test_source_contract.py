@@ -21,6 +21,7 @@ from batchjob.schedulers.pbs.accounting.log_line import parse_line
 from batchjob.schedulers.pbs.accounting.log_replay import PbsLogReplay
 from batchjob.schedulers.pbs.accounting.records import RecordOptions
 from batchjob.schedulers.pbs.qstat_jobs import parse_json_jobs
+from batchjob.schedulers.reallocation import with_seen_change
 from batchjob.schedulers.records import NodeShare, merge_records
 from batchjob.schedulers.slurm import cluster_json, cluster_text
 from batchjob.schedulers.slurm.accounting import (
@@ -700,6 +701,22 @@ def test_allocation_is_not_known_if_a_change_was_not_read(tell):
     assert (job.allocated_cpus, job.allocated_memory_bytes, job.allocated_gpus) == (None,) * 3
     assert (job.allocated_nodes, job.nodes, job.node_list) == (None, (), "")
     assert (job.resized_cpu_seconds, job.reallocations) == (0, ())
+
+
+def test_what_is_not_known_by_the_log_is_not_known_by_qstat():
+    """Of a running job, and of its end."""
+    withdrawn = UnfinishedJob(BEGIN, 1, BEGIN + 60, "RUNNING", resized_cpu_seconds=0.0)
+    job = pbs_phases()._replace(reallocations=(), resized_cpu_seconds=None)
+    for state in (JobState.RUNNING, JobState.COMPLETED):
+        seen = with_seen_change(job._replace(state=state), withdrawn, BEGIN + 700)
+        assert (seen.allocated_cpus, seen.nodes) == (None, ())
+
+
+def test_partial_line_withdraws_no_allocation():
+    line = {"jobid": "7", "submit_time": BEGIN, "state": "RUNNING"}
+    whole = job_record({**line, "allocated_cpus": 8, "nodes": ["n1"]}, "c1")[0]
+    partial = job_record({**line, "resized_cpu_seconds": 0}, "c1")[0]
+    assert merge_records(whole, partial).allocated_cpus == 8
 
 
 def test_what_a_job_of_lsf_held_that_was_suspended_is_not_known():

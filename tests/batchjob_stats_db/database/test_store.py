@@ -134,6 +134,21 @@ def test_nodes_that_a_running_job_gave_back_stay_with_it(store, job, rows, now):
     assert changes == [(now - 600, 4), (now - 300, 4)]
 
 
+def test_end_that_says_nothing_of_the_allocation_withdraws_a_later_change(store, job, rows, now):
+    """A history that is imported years later: the change was possible when it was written."""
+    began = now - 10 * DAY
+    running = job(state=JobState.RUNNING, start_time=began, end_time=None, allocated_cpus=4)
+    change = Reallocation(began + 90_000, 4)
+    store.write(
+        batch(running._replace(reallocations=(change,), resized_cpu_seconds=360_000.0)), "s"
+    )
+    ended = job(start_time=began, end_time=began + 900, allocated_cpus=None, nodes=())
+    store.write(batch(ended), "s")
+    (row,) = rows(schema.job)
+    assert (row["allocated_cpus"], row["resized_cpu_seconds"]) == (None, 0)
+    assert rows(schema.job_reallocation) == []
+
+
 def test_end_withdraws_a_change_that_is_dated_after_it(store, job, rows, now):
     """Its clock was 90,000 s ahead when the change was logged."""
     running = job(state=JobState.RUNNING, start_time=now - 900, end_time=None)

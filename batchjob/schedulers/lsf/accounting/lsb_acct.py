@@ -164,7 +164,8 @@ def with_phases(job: job_records.JobRecord, phases: Phases) -> job_records.JobRe
         return job
     ends = [job.start_time, *(end for _, end, _ in found)]
     follow = all(begin <= end for (begin, *_), end in zip(found, ends, strict=False))
-    is_last = last_change - _LOGGED_WITHIN_SECONDS <= ends[-1] <= (job.end_time or 0.0)
+    latest = (job.end_time or 0.0) + _LOGGED_WITHIN_SECONDS
+    is_last = last_change - _LOGGED_WITHIN_SECONDS <= ends[-1] <= latest
     is_suspended = (job.suspended_seconds or 0) > _LOGGED_WITHIN_SECONDS
     if not found or not follow or not is_last or is_suspended:
         return not_known(job)
