@@ -179,10 +179,10 @@ def test_gpus_of_a_run_are_measured(tmp_path: Path) -> None:
             return "477 MiB    74.5 GiB" in lines[-1]
 
         until(measured, "its GPU's memory", 60)
-        exposed = instance.scrape(Authorization=f"Bearer {instance.token()}").splitlines()
         # Jobs of a Slurm that another test runs on this machine name GPUs, too.
-        (info,) = (line for line in exposed
-                   if line.startswith("batchjob_job_gpu_info{") and train["jobid"] in line)  # fmt: skip
+        lines = instance.scrape(Authorization=f"Bearer {instance.token()}").splitlines()
+        own = f'batchjob_job_gpu_info{{manager="local",jobid="{train["id"]}"'
+        (info,) = (line for line in lines if line.startswith(own))
         assert driver.keys["gpu0.uuid"] in info
         assert 'source="CUDA_VISIBLE_DEVICES"' in info
         command("run", "--detach", "--gpus=2", "--name=both", "--", "sleep", "600")
