@@ -12,7 +12,7 @@ from tests.helpers.crossed import Crossed, Recorder
     ("path", "accept", "most"),
     [
         ("/api/v1/jobs", "application/json", Crossed(17, 77)),
-        ("/", "text/html", Crossed(35, 115)),
+        ("/", "text/html", Crossed(35, 116)),
     ],
     ids=["list", "start page"],
 )
