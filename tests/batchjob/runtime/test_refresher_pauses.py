@@ -44,7 +44,7 @@ def test_postponed_error_sets_longer_pause():
     [(PostponedError("x", 1), logging.WARNING), (AbsentError("x", 1), logging.INFO)],
 )
 def test_absent_source_is_logged_as_info(caplog, error, level):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="batchjob.runtime.background")
     refresher = failing_refresher(error)
     refresher.refresh()
     refresher.refresh()

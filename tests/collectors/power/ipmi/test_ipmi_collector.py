@@ -213,7 +213,7 @@ def test_hanging_bmc_does_not_delay_a_scrape(clock):
 
 
 def test_missing_driver_is_logged_as_info(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="batchjob.runtime.background")
     collector = COLLECTOR.build(Host(dev=str(tmp_path)), IpmiOptions(), {})
     collector.refresher.refresh()
     assert [record.levelno for record in caplog.records] == [logging.INFO]
