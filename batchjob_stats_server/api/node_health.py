@@ -31,8 +31,8 @@ _kept: WeakKeyDictionary[Engine, dict[Any, tuple[float, Any]]] = WeakKeyDictiona
 class NodeHealth(BaseModel):
     """A node, and what its jobs since yesterday and its exporter tell of it."""
 
-    cluster: str
-    node: str
+    cluster: str = ""
+    node: str = ""
     state: str = Field("", description="As reported by the scheduler; empty if it is not.")
     findings: str = Field("", description="What is wrong, in words.")
     jobs: int = Field(0, description="That ended.")

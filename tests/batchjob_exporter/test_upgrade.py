@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.collectors.jobs.nodes import Node
+from tests.collectors.jobs.nodes import Node, overwrite
 from tests.fake_nvml.library import FakeNvml, compile_into
 from tests.helpers.checkout import REPOSITORY
 from tests.helpers.processes import free_ports, served
@@ -67,7 +67,7 @@ class Machine:
         busy = " ".join((f"{round(used * 200)} 0 0 {round(used * 200)}", *"000000"))
         cpus = "".join(f"cpu{number} {busy}\n" for number in range(4))
         boot = int(time.time() - now)
-        (self.node.proc / "stat").write_text(f"cpu  {busy}\n{cpus}btime {boot}\n")
+        overwrite(self.node.proc / "stat", f"cpu  {busy}\n{cpus}btime {boot}\n")
         self.package.run(WATTS * (now - self.energy_at))
         self.energy_at = now
 
@@ -102,7 +102,8 @@ def exporting(machine, sources, environment=()):
         sys.executable, "-m", "batchjob_exporter", f"--web.listen-address=127.0.0.1:{port}",
         f"--path.procfs={host.procfs}", f"--path.sysfs={host.sysfs}", f"--path.dev={host.dev}",
         f"--path.cgroupfs={host.cgroupfs}", "--collector.rapl", "--collector.energy",
-        "--collector.energy.interval=1s", "--collector.gpu.interval=1s",
+        "--collector.energy.source=rapl", "--collector.energy.interval=1s",
+        "--collector.gpu.interval=1s",
     ]  # fmt: skip
 
     def scrape():
@@ -172,7 +173,8 @@ def test_gpu_seconds_go_on_over_an_upgrade_of_the_exporter(source_of, tmp_path):
     machine = Machine(tmp_path, FakeNvml(tmp_path / "nvml"))
     try:
         with exporting(machine, source_of(WITH_GPUS), environment) as scrape:
-            until(lambda: all(scrape().get(name, 0) > 1 for name in GPU_SECONDS))
+            # What a job used is counted half a minute later, when its process is surely known.
+            until(lambda: all(scrape().get(name, 0) > 1 for name in GPU_SECONDS), timeout=60)
             before, at = whole(scrape, GPU_SECONDS.keys()), time.monotonic()
         time.sleep(2)  # while no exporter runs
         with exporting(machine, REPOSITORY, environment) as scrape:

@@ -96,9 +96,11 @@ def write_usages(db):
     ]  # fmt: skip
     db.execute(sa.update(job).values(allocated_memory_bytes=100 << 20, allocated_gpus=1))
     for row in rows:
+        seconds = row["until_time"] - (NOW - 7200)
         observed = {
-            "gpu_busy_seconds": 3600 * row["gpu_utilization_ratio"], "gpu_observed_seconds": 3600
-        }  # fmt: skip
+            "gpu_busy_seconds": seconds * row["gpu_utilization_ratio"],
+            "gpu_observed_seconds": seconds,
+        }
         db.execute(sa.insert(schema.job_usage).values(row | common | observed))
         db.execute(
             sa.insert(schema.job_gpu).values(

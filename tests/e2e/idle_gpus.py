@@ -53,6 +53,10 @@ def assert_alert_fires(
 ) -> None:
     """Scrapes of seconds, each of which stands for half a minute: the alert takes 92."""
     exporter, poller = node.targets(cluster)
+    told = {("__name__", "batchjob_stats_db_job_gpus"), ("cluster", cluster), ("jobid", jobid)}
+    until(
+        lambda: any(told <= set(key) for key in poller.scrape()), "the poller tells the job", 120, 1
+    )
     risen = chain.counter_rise(exporter, OBSERVED, jobid=jobid)
     before.faulty(exporter, poller, between=risen)
     before.assert_fires("BatchjobGpuIdle", folder, jobid)

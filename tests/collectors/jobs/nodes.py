@@ -15,6 +15,13 @@ from collectors.jobs import collector
 SCOPE = "system.slice/slurmstepd.scope"
 
 
+def overwrite(path: Path, text: str) -> None:
+    """Replace a file's text in one step: who reads it at this moment never finds it empty."""
+    with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
+        file.write(os.fsencode(text))
+        file.truncate()
+
+
 class Node:
     """A cgroup v2 node with a clock of its own; nothing changes but by the test."""
 
@@ -52,8 +59,9 @@ class Node:
 
     def set_cpu(self, job, cpu):
         user, system = cpu
-        (job / "cpu.stat").write_text(
-            f"usage_usec {user + system}\nuser_usec {user}\nsystem_usec {system}\n"
+        overwrite(
+            job / "cpu.stat",
+            f"usage_usec {user + system}\nuser_usec {user}\nsystem_usec {system}\n",
         )
 
     def set_populated(self, job, populated):
@@ -73,14 +81,16 @@ class Node:
         directory.mkdir(exist_ok=True)
         before = " ".join(["0"] * 9)
         times = " ".join(map(str, cpu))
-        (directory / "stat").write_text(
-            f"{pid} ({program}) S {parent} {before} {times} 20 0 1 0 {started} 0 0\n"
-        )
-        (directory / "status").write_text(f"Name:\t{program}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
         keys = ("read_bytes", "write_bytes", "rchar", "wchar")
-        (directory / "io").write_text("".join(f"{k}: {v}\n" for k, v in zip(keys, io, strict=True)))
-        (directory / "environ").write_bytes(environ)
-        (directory / "cmdline").write_bytes(program.encode())
+        files = {
+            "stat": f"{pid} ({program}) S {parent} {before} {times} 20 0 1 0 {started} 0 0\n",
+            "status": f"Name:\t{program}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n",
+            "io": "".join(f"{key}: {value}\n" for key, value in zip(keys, io, strict=True)),
+            "environ": os.fsdecode(environ),
+            "cmdline": program,
+        }
+        for name, text in files.items():
+            overwrite(directory / name, text)
         return directory
 
     def remove_process(self, pid):
