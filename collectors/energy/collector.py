@@ -28,9 +28,11 @@ if TYPE_CHECKING:  # its modules are loaded by those collectors that are enabled
 
 log = logging.getLogger(__name__)
 
-# How long a BMC may take for its first answer before a lower-ranked meter is chosen.
+# How long a BMC may take for its first answer before a lower-ranked meter is chosen, and how long
+# an exporter that starts may look for the jobs of the node.
 _STARTUP_SECONDS = 30.0
 _POLL_SECONDS = 1.0
+_LOOK_FOR_JOBS_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class EnergyCollector(Collector):
         if self._started_at is None:
             self._started_at = now
             self._saved_state = self._state.load()
+        if self._awaits_jobs(now):
+            return
         readings = self._read_meters()
         if self._meter is None:
             for name in readings.keys() - self._first_snapshots.keys():
@@ -118,6 +122,12 @@ class EnergyCollector(Collector):
         if is_new or now - self._ticked_at >= self._options.interval - _POLL_SECONDS / 2:
             self._ticked_at = now
             self._book_interval(self.ledger, reading)
+
+    def _awaits_jobs(self, now: float) -> bool:
+        """Whether energy since the last run would be lost to jobs that are not yet known again."""
+        if self.ledger is not None or self._jobs is None or self._started_at is None:
+            return False
+        return now - self._started_at < _STARTUP_SECONDS and not self._jobs.is_settled()
 
     def _read_meters(self) -> dict[str, tuple[Meter, MeterReading]]:
         readings = {}
@@ -205,6 +215,8 @@ class EnergyCollector(Collector):
     def seconds_until_next_tick(self) -> float:
         """Seconds until the next tick: a slow meter is read when its next reading is due."""
         interval = self._options.interval
+        if self._awaits_jobs(self._host.monotonic()):
+            return _LOOK_FOR_JOBS_SECONDS
         last = self.ledger.last_snapshot if self.ledger else None
         if self._meter is None or self._meter.period == 0 or last is None or last.meter is None:
             return interval if self.ledger else _POLL_SECONDS

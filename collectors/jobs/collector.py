@@ -143,8 +143,15 @@ class JobsCollector(Collector):
     def wait(self, seconds: float) -> None:
         """Wait until every existing job has been identified, for at most `seconds`."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self.scanner.is_settled():
+        while time.monotonic() < deadline and not self.is_settled():
             time.sleep(_SETTLED_POLL_SECONDS)
+
+    def is_settled(self) -> bool:
+        """Whether every running job has been identified, ignored, or found to be empty."""
+        return all(
+            job.identity is not None or job.ignored_reason is not None or job.populated() is False
+            for job in self.table.running()
+        )
 
     def collect(self) -> list[MetricFamily]:
         readings = self._read_jobs()

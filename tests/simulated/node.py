@@ -40,8 +40,14 @@ class Jobs:
 
     def __init__(self, time, jobs, linger=300.0):
         self.time, self.jobs, self.linger = time, jobs, linger
+        self.settled = True
+
+    def is_settled(self):
+        return self.settled
 
     def usage(self):
+        if not self.settled:  # as a collector that has just started
+            return []
         now = self.time.clock()
         return [
             JobCpu(

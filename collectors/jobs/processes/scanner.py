@@ -135,13 +135,6 @@ class ProcessScanner:
         self._once.warning("stuck", "process %d cannot be read; it is ignored from now on", pid)
         self.start()
 
-    def is_settled(self) -> bool:
-        """Whether every running job has been identified, ignored, or found to be empty."""
-        return all(
-            job.identity is not None or job.ignored_reason is not None or job.populated() is False
-            for job in self._table.running()
-        )
-
     def scan(self) -> float | None:
         """Scan every job that is due; seconds until the next scan, None for "when woken"."""
         generation = self._generation

@@ -53,6 +53,34 @@ def test_totals_continue_after_a_restart_within_the_same_boot(host, time, tmp_pa
     assert sum(samples(third, "job_energy_joules_total").values()) == pytest.approx(1000)
 
 
+def test_energy_of_an_outage_is_booked_once_the_jobs_are_known_again(host, time, tmp_path):
+    jobs = Jobs(time, [Job(1, 64, 64, time.clock(), float("inf"))])
+    collectors = {"jobs": jobs, "rapl": FakeMeters(meter("rapl", constant_power(time, 100), "cpu"))}
+    options = {"state": str(tmp_path), "idle_watts": 20.0}
+    first = energy_collector(host, collectors, **options)
+    run_for(first, time, 100)
+    before = samples(first, "job_energy_joules_total")
+    time.pass_(60)
+
+    jobs.settled = False
+    second = energy_collector(host, collectors, **options)
+    second.tick()
+    jobs.settled = True
+    time.pass_(second.seconds_until_next_tick())
+    second.tick()
+    after = samples(second, "job_energy_joules_total")
+    assert sum(after.values()) - sum(before.values()) == pytest.approx(100 * 60, abs=100)
+
+
+def test_jobs_that_stay_unknown_do_not_keep_the_energy_from_being_booked(host, time, tmp_path):
+    jobs = Jobs(time, [Job(1, 64, 64, time.clock(), float("inf"))])
+    jobs.settled = False
+    collectors = {"jobs": jobs, "rapl": FakeMeters(meter("rapl", constant_power(time, 100), "cpu"))}
+    collector = energy_collector(host, collectors, state=str(tmp_path))
+    run_for(collector, time, 60)
+    assert sum(samples(collector, "node_energy_joules_total").values()) > 100 * 20
+
+
 def test_totals_restart_with_another_meter(host, time, tmp_path):
     collectors = {
         "cray": FakeMeters(meter("cray", constant_power(time, 100))),

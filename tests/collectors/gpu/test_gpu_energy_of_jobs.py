@@ -26,6 +26,9 @@ class TwoJobs:
     def lifetimes(self):
         return {}
 
+    def is_settled(self):
+        return True
+
     def holders(self):
         gpus = ("0,1", "1")
         return [
