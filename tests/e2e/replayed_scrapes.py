@@ -1,7 +1,7 @@
-"""Recorded scrapes of exporters, served again as if the jobs of the recording ran now.
+"""The last recorded scrapes of exporters, served again as if the jobs of the recording ran now.
 
-Times of day are moved by as much as the first scrape with jobs. After the last scrape, counters
-continue each second at the rate of the last scrapes, and all else stays.
+By then, the exporters have told all. Times of day are moved by as much as the last scrape but one.
+After the last, counters continue each second at the rate between these two, and all else stays.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tests.helpers.http_server import Request, Response, serving
 
-SCRAPES_OF_A_RATE = 6
+SERVED = 2  # of the scrapes with jobs
 TIMES = ("_time_seconds", "_timestamp_seconds")
 
 
@@ -26,16 +26,15 @@ class Replay(NamedTuple):
 def replayed(recording: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Replay]:
     """Serve a recording of `guest_slurm_gpus`; `names` are new names of the exporters."""
     began: list[float] = []
+    served = recording["during"][-SERVED:]
 
     def begin() -> float:
-        first = max(at for at, _ in recording["during"][0].values()) - recording["began"]
+        first = max(at for at, _ in served[0].values()) - recording["began"]
         began.append(time.time() - first)
         return began[0]
 
     def answer(recorded: str) -> Callable[[Request], Response]:
-        during = [
-            (at - recording["began"], text) for at, text in _of(recording["during"], recorded)
-        ]
+        during = [(at - recording["began"], text) for at, text in _of(served, recorded)]
         _, before = _of(recording["before"], recorded)[-1]
 
         def respond(_: Request) -> Response:
@@ -60,7 +59,7 @@ def _of(phase: list[dict[str, tuple[float, str]]], exporter: str) -> list[tuple[
 def _text(scrapes: list[tuple[float, str]], seconds: float, moved: float) -> str:
     """The exposition at a number of seconds since the jobs' begin."""
     at, text = max((each for each in scrapes if each[0] <= seconds), key=lambda each: each[0])
-    rates = _rates(scrapes[-SCRAPES_OF_A_RATE], scrapes[-1]) if at == scrapes[-1][0] else {}
+    rates = _rates(scrapes[0], scrapes[-1]) if at == scrapes[-1][0] else {}
     more = int(seconds - at)
 
     def line(series: str, value: str) -> str:

@@ -17,6 +17,8 @@ from tests.e2e.watched_node import ALONE, CLUSTERS, HELPED
 
 pytestmark = pytest.mark.e2e
 
+STARTED = "batchjob_job_start_time_seconds"
+
 RECORDED = Path(__file__).parents[1] / "fixtures/scraped/slurm-22.05-v2-gpus.json.xz"
 
 
@@ -55,9 +57,14 @@ def watched(recording, tmp_path_factory):
         watched_node.watching(folder, recording["node"], replay.exporters, sources) as node,
     ):
         before = {cluster: idle_gpus.healthy(node, cluster) for cluster in CLUSTERS}
-        began = int(replay.begin())
-        records = (accounted(recording["node"], user, job, began)
-                   for user, job in recording["jobs"].items())  # fmt: skip
+        moved = replay.begin() - recording["began"]
+        told = parse(recording["during"][-1]["alone"][1], 0.0)
+        records = (
+            accounted(
+                recording["node"], user, job, int(told.value(STARTED, jobid=job["jobid"]) + moved)
+            )
+            for user, job in recording["jobs"].items()
+        )
         accounting.write_text("".join(f"{json.dumps(each)}\n" for each in records))
         yield node, before
 
@@ -83,6 +90,21 @@ def test_the_helper_tells_whose_a_gpu_is_that_was_never_touched(recording, jobs)
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
+def test_it_is_idle_in_lists_and_pages(watched, jobs, cluster):
+    idle_gpus.assert_listed_alone(watched[0], cluster, jobs)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
 def test_the_alert_on_it_fires_within_its_time(watched, jobs, cluster, tmp_path):
     node, before = watched
     idle_gpus.assert_alert_fires(node, cluster, before[cluster], jobs[IDLE], tmp_path)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_its_owner_is_told_once(watched, jobs, cluster):
+    idle_gpus.assert_owner_told_once(watched[0], cluster, jobs)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_who_names_it_gains_nothing(watched, jobs, cluster):
+    idle_gpus.assert_forger_gains_nothing(watched[0], cluster, jobs)

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from batchjob.judgements import COMPLETE_COVERAGE, RUNNING_STATES, thresholds
+from batchjob import judgements
 from batchjob.runtime.formatting import format_duration
 from batchjob_stats_db.database import outbox, schema, subscriptions
 from batchjob_stats_db.database.access import coordinates
@@ -21,7 +21,6 @@ from batchjob_stats_db.poller.messages.options import MessageOptions
 _FRESH_SECONDS = 600
 _DIGEST_HOUR = 7  # on Mondays
 _DIGEST_LATE_SECONDS = DAY  # after that, a week is not told of any more
-
 
 _GpuCounters = tuple[float, float, float]
 """A time, and the busy and observed seconds of a job's GPUs up to it."""
@@ -98,7 +97,7 @@ class Causes:
         return told
 
     def _idle_seconds(self, row: Any) -> int:
-        """For how long the GPUs of a job have done next to nothing; 0: unknown, or they work.
+        """For how long the GPUs of a job were seen to do next to nothing; 0: unknown, or they work.
 
         A job that was busy once is idle from then on, and the mean of its whole life does not tell.
         """
@@ -107,11 +106,12 @@ class Causes:
         now = (row.until_time, row.gpu_busy_seconds, row.gpu_observed_seconds)
         start = self._idle_since.get(row.id, (row.start_time, 0.0, 0.0))
         seconds, busy, observed = (after - before for before, after in zip(start, now, strict=True))
-        if not 0 <= busy <= thresholds().idle_gpu * observed:
-            start, seconds = now, 0.0
+        if not 0 <= busy <= judgements.thresholds().idle_gpu * observed:
+            start, observed = now, 0.0
         self._idle_since[row.id] = start
-        is_seen = observed >= COMPLETE_COVERAGE * row.gpus * seconds  # a gap is no idleness
-        return int(seconds) if is_seen else 0
+        expected = (seconds - judgements.GPU_COUNTERS_FOLLOW_SECONDS) * row.gpus
+        is_seen = observed >= judgements.COMPLETE_COVERAGE * expected  # a gap is no idleness
+        return int(observed / row.gpus) if is_seen else 0
 
     def _of_the_week(self, db: Connection, monday: date, now: int) -> list[Told]:
         """Digests of the week before a Monday; those that were told already have the same cause."""
@@ -152,8 +152,8 @@ def _running_jobs(db: Connection, cluster: str, now: int) -> list[Any]:
         )
         .select_from(schema.job.join(schema.job_usage))
         .where(
-            job.cluster == cluster, job.end_time.is_(None), job.state.in_(RUNNING_STATES),
-            schema.HAS_STARTED, job.tool == "", usage.until_time > now - _FRESH_SECONDS,
+            job.cluster == cluster, job.end_time.is_(None), job.tool == "", schema.HAS_STARTED,
+            job.state.in_(judgements.RUNNING_STATES), usage.until_time > now - _FRESH_SECONDS,
         )
     )  # fmt: skip
     return list(db.execute(query).all())

@@ -300,6 +300,19 @@ def test_idle_gpus_from_the_start(site, running):
     assert site.subjects == ["[batchjob] Job 1 (train) on c1: GPUs idle for 35 min"]
 
 
+def test_idle_gpus_of_a_young_job_whose_counters_follow(site, job):
+    """What was observed is told, as soon as it is long enough."""
+    site.subscribe("alice", "idle=5m")
+    site.write(job(state=JobState.RUNNING, start_time=site.now, end_time=None, allocated_gpus=2))
+    for minute in range(1, 9):
+        site.now += 60
+        observed = 2 * (60 * minute - 45)
+        measure(site, site.now, gpus=2, gpu_busy_seconds=0, gpu_observed_seconds=observed)
+        site.causes.look()
+    site.send(after=300)
+    assert site.subjects == ["[batchjob] Job 1 (train) on c1: GPUs idle for 5 min 15 s"]
+
+
 def test_gpus_that_were_busy_once_and_are_idle_since(site, running):
     busy = 0
     for minute in range(60):
