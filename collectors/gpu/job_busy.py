@@ -185,17 +185,17 @@ class JobBusyCounters:
     ) -> None:
         tenures = self.tenures.setdefault(key, {})
         for job, holding in holdings.items():
-            if job in tenures:
-                tenures[job].ended = float("inf")
-            else:
+            if job not in tenures:
                 life = lifetimes.get(job)
                 started = life.started_at if life and life.started_at else 0.0
                 tenures[job] = Tenure(max(started, now - _SETTLED_SECONDS))
+            tenures[job].began = min(tenures[job].began, now)  # the clock may have been set back
+            tenures[job].ended = float("inf")
             tenures[job].is_confirmed |= holding.confirmed
         for job in tenures.keys() - holdings.keys():
             if tenures[job].ended > now:
                 life = lifetimes.get(job)
-                tenures[job].ended = life.ended_at if life and life.ended_at else now
+                tenures[job].ended = min(life.ended_at, now) if life and life.ended_at else now
         oldest = now - 2 * _SETTLED_SECONDS
         self.tenures[key] = {job: each for job, each in tenures.items() if each.ended > oldest}
 

@@ -263,6 +263,23 @@ def test_gpu_that_another_job_verifiably_holds_is_not_free(node):
     assert node.free("2") == (0, 0)
 
 
+def test_clock_that_is_set_back_takes_no_gpu_from_its_holder(node):
+    later, node.confirmed = Node(), True
+    later.counters, later.lifetimes, later.confirmed = node.counters, node.lifetimes, True
+    node.run("1", 4000.0)
+    node.run("2", 4000.0, 4010.0)
+    later.update(4005.0, "1", "2")
+    later.update(4015.0, "1")
+    for now in (100.0, 105.0, 150.0):
+        node.update(now, "1")
+    assert node.sums("1") == (5.0, 10.0, 0, 0)
+    assert node.counters.free_on_node == (0, 0)
+    # In the hour that comes again, nobody holds the GPU that the other had then.
+    later.samples = [BusySample(4005 + n / 5, 4005 + (n + 1) / 5, 0.1) for n in range(25)]
+    later.update(4050.0, "1")
+    assert node.sums("1") == (7.5, 15.0, 0, 0)
+
+
 H100 = json.loads((FIXTURES / "nvml_samples" / "h100_loads.json").read_text())
 
 
