@@ -6,7 +6,8 @@ Numbers are used only if it is certain what they refer to.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from batchjob.schedulers.node import GpuNames, read_lines, split_gpu_list
 from collectors.gpu.devices import GpuTable, Unit, Vendor, read_device_majors
 from collectors.host import Host, read_text
 from collectors.jobs.view import JobHolder, JobName
-from collectors.kernel.client import HelperClient
+from collectors.kernel.client import Cgroup, HelperClient
 from collectors.kernel.devices import Device
 
 NVIDIA_MAJOR = 195  # Linux, Documentation/admin-guide/devices.txt; minors 254 and 255 are not GPUs
@@ -29,7 +30,8 @@ class AllottedDevices:
 
     def __init__(self, host: Host) -> None:
         self._host, self._client = host, HelperClient(host)
-        self._known: dict[str, tuple[float, list[Device] | None]] = {}  # by directory
+        # A later run of the job has the same directory, but not its inode numbers.
+        self._known: dict[Cgroup, tuple[float, list[Device] | None]] = {}
 
     def of_jobs(
         self, holders: Sequence[JobHolder], table: GpuTable, capability_major: int | None
@@ -40,29 +42,26 @@ class AllottedDevices:
         if capability_major is not None:
             devices += [(capability_major, minor) for minor in table.capabilities]
         now = self._host.monotonic()
-        directories = {path for holder in holders for path in holder.directories}
-        self._known = {
-            path: known
-            for path, known in self._known.items()
-            if path in directories and known[0] > now
-        }
+        self._known = {cgroup: known for cgroup, known in self._known.items() if known[0] > now}
         found = {}
         for holder in holders if devices else ():
-            answers = [self._ask(path, devices, now) for path in holder.directories if _is_v2(path)]
+            answers = [self._ask(each, devices, now) for each in _cgroups_v2(holder)]
             if answers and None not in answers:
                 found[holder.name] = frozenset(each for some in answers for each in some or ())
         return found
 
-    def _ask(self, path: str, devices: list[Device], now: float) -> list[Device] | None:
-        if path not in self._known:
-            answer = self._client.allotted_devices(path, devices)
+    def _ask(self, cgroup: Cgroup, devices: list[Device], now: float) -> list[Device] | None:
+        if cgroup not in self._known:
+            answer = self._client.allotted_devices(cgroup[0], devices)
             lasts = _RETRY_SECONDS if answer is None else _FRESH_SECONDS
-            self._known[path] = now + lasts, answer
-        return self._known[path][1]
+            self._known[cgroup] = now + lasts, answer
+        return self._known[cgroup][1]
 
 
-def _is_v2(directory: str) -> bool:
-    return os.path.exists(f"{directory}/cgroup.controllers")
+def _cgroups_v2(holder: JobHolder) -> Iterator[Cgroup]:
+    for path in holder.directories:
+        with suppress(OSError):  # v1, or removed
+            yield path, os.stat(f"{path}/cgroup.controllers").st_ino
 
 
 class Allocation(NamedTuple):

@@ -69,3 +69,18 @@ def test_a_program_that_is_attached_late_is_found_within_seconds(programs, holde
     programs.attached = None  # it is not asked again at each look
     now[0] += 6
     assert devices.of_jobs([holder], PLAIN, None) == {holder.name: {(195, 2)}}
+
+
+def test_a_later_run_of_a_job_does_not_have_the_devices_of_the_one_before(
+    programs, holder, tmp_path
+):
+    host = Host(helper=str(tmp_path / "socket"), cgroupfs=str(tmp_path), monotonic=lambda: 100.0)
+    devices = AllottedDevices(host)
+    programs.attached = [[195, 0]]
+    assert devices.of_jobs([holder], PLAIN, None) == {holder.name: {(195, 0)}}
+    directory = tmp_path / "job_1"
+    directory.rename(tmp_path / "removed")
+    directory.mkdir()
+    (directory / "cgroup.controllers").touch()
+    programs.attached = [[195, 1]]
+    assert devices.of_jobs([holder], PLAIN, None) == {holder.name: {(195, 1)}}
