@@ -26,7 +26,7 @@ from collectors.kernel.types import KernelTypes, read_kernel_types
 
 _MAX_JOBS, _MAX_DEVICES, _MAX_TREES = 20_000, 1024, 4
 _MAX_PATH_PARTS = 32
-_FORGET_SECONDS = 3600.0  # after which counters that nobody has asked for are dropped
+_FORGET_SECONDS = 3600.0  # of questions, after which counters that none was about are dropped
 _RETRY_SECONDS = 60.0
 _ROOT_INODE = 1  # of the root of a hierarchy
 # What is counted, and the numbers of a job of which nothing has been.
@@ -54,7 +54,9 @@ class Helper:
         self._types: KernelTypes | None = None
         self._sources: dict[tuple[str, JobTree], ProcessIo | Network] = {}  # by feature and tree
         self._failures: dict[tuple[str, JobTree], tuple[float, str]] = {}  # until when, and why
-        self._asked: dict[_JobKey, float] = {}
+        self._asked: dict[_JobKey, float] = {}  # when, in seconds with questions
+        # An exporter that was away finds its jobs again one by one: its absence does not count.
+        self._asked_seconds, self._asked_at = 0.0, 0.0  # so far, and the last time
         self._earlier: set[_JobKey] = set()  # were there before their network was counted
         self._opened = contextlib.ExitStack()
 
@@ -82,13 +84,14 @@ class Helper:
 
     def _counters(self, jobs: Mapping[str, Any]) -> dict[str, Any]:
         places = [self._place(_parts(path)) for path in jobs]
-        asked: list[_JobKey] = []
-        for (_, tree), ids in zip(places, jobs.values(), strict=True):
-            asked += [(tree, each) for each in _checked_ids(ids)]
+        by_place = zip(places, jobs.values(), strict=True)
+        asked = [(tree, each) for (_, tree), ids in by_place for each in _checked_ids(ids)]
         if len(asked) > _MAX_JOBS:
             raise ValueError(f"expected at most {_MAX_JOBS} jobs")
         now = time.monotonic()
-        self._asked |= dict.fromkeys(asked, now)
+        self._asked_seconds += min(now - self._asked_at, _RETRY_SECONDS)
+        self._asked_at = now
+        self._asked |= dict.fromkeys(asked, self._asked_seconds)
         found: dict[str, dict[_JobKey, Any]] = {feature: {} for feature in _NOTHING}
         problems: dict[str, str] = {}
         for tree in dict.fromkeys(tree for _, tree in places):
@@ -103,10 +106,9 @@ class Helper:
                     self._failures[feature, tree] = (now + _RETRY_SECONDS, problem)
                 if problem:
                     problems[feature] = problem
-        self._forget({job for counted in found.values() for job in counted}, now)
-        for job in self._earlier:
-            if job[0].controller:  # on v1, sockets that are older than the programs are nobody's
-                found["network"][job] = None
+        self._forget({job for counted in found.values() for job in counted})
+        # On v1, sockets that are older than the programs are nobody's.
+        found["network"] |= {job: None for job in self._earlier if job[0].controller}
         numbers = {
             feature: [counted.get(job, _NOTHING[feature]) for job in asked]
             for feature, counted in found.items()
@@ -125,10 +127,10 @@ class Helper:
         until, problem = self._failures.get((feature, tree), (0.0, ""))
         return problem if time.monotonic() < until else ""
 
-    def _forget(self, counted: Iterable[_JobKey], now: float) -> None:
-        for each in counted:
-            self._asked.setdefault(each, now)
-        old = [each for each, at in self._asked.items() if now - at > _FORGET_SECONDS]
+    def _forget(self, counted: Iterable[_JobKey]) -> None:
+        self._asked = dict.fromkeys(counted, self._asked_seconds) | self._asked
+        since = self._asked_seconds - _FORGET_SECONDS
+        old = [each for each, at in self._asked.items() if at < since]
         for each in old:
             del self._asked[each]
         with raised():
@@ -256,9 +258,8 @@ def _try_devices() -> None:
 
 def _parts(path: str) -> tuple[str, ...]:
     parts = tuple(path.split("/")) if path else ()
-    if len(parts) > _MAX_PATH_PARTS or any(
-        part in ("", ".", "..") or "\0" in part for part in parts
-    ):
+    is_odd = any(part in ("", ".", "..") or "\0" in part for part in parts)
+    if is_odd or len(parts) > _MAX_PATH_PARTS:
         raise ValueError(f"expected a path below the mount point of cgroupfs, got {path!r:.99}")
     return parts
 

@@ -347,6 +347,25 @@ def test_a_killed_helper_leaves_nothing_and_the_next_one_counts_again(tmp_path, 
             until(lambda: not programs_of(job.parent, bpf.EGRESS), "the programs are gone")
 
 
+def test_an_exporter_that_was_away_for_hours_finds_all_counters(monkeypatch):
+    """Also those of jobs that it finds again later than others."""
+    asked, past = Helper(), time.monotonic
+    with contextlib.closing(asked), job_cgroups("v2", 2) as jobs:
+        parent = str(jobs[0].parent.relative_to("/sys/fs/cgroup"))
+        first, second = (job.stat().st_ino for job in jobs)
+
+        def read(*ids):
+            return asked.answer({"jobs": {parent: list(ids)}})["numbers"]["process-io"]
+
+        read(first, second)
+        run_in(jobs[1], READ_SOME).communicate()
+        before = read(first, second)
+        assert before[1][2] > 65536
+        monkeypatch.setattr(time, "monotonic", lambda: past() + 2 * 3600)
+        read(first)
+        assert read(first, second) == before
+
+
 def test_two_exporters_read_the_same_counters(tmp_path):
     with job_cgroups("v2") as jobs, helper(tmp_path) as (_, client):
         counters(client, jobs)
