@@ -239,7 +239,7 @@ def _with_idle_gpus(
     idle = known if mean is not None and mean <= at_most else idle_by_gpu
     if (observed := row["usage_gpu_observed_seconds"]) is not None:
         measured = (until - row["start_time"]) * min(1.0, row["usage_coverage"])
-        expected = (measured - GPU_COUNTERS_FOLLOW_SECONDS) * (row["usage_gpus"] or 0)
+        expected = (measured - GPU_COUNTERS_FOLLOW_SECONDS) * (known or 0)
         idle = idle if observed >= COMPLETE_COVERAGE * expected else 0
     return {
         **{name: row[name] for name in _IDENTITY},

@@ -189,6 +189,10 @@ def test_idle_gpus(write_jobs):
          {"gpus": 1, "gpu_utilization_ratio": 0.0, "gpu_observed_seconds": 0.6}),
         ({**running, "user": "seen", "allocated_gpus": 1},
          {"gpus": 1, "gpu_utilization_ratio": 0.0, "gpu_observed_seconds": 7150.0}),
+        # Another job uses its second GPU as well.
+        ({**running, "user": "shared", "allocated_gpus": 2},
+         {"gpus": 2, "gpu_utilization_ratio": 0.0, "gpu_observed_seconds": 7150.0,
+          "devices": (0.0, None)}),
         (ended("over", 9000, allocated_gpus=4), {"gpus": 4, "gpu_utilization_ratio": 0.0}),
     )  # fmt: skip
     with db:
@@ -196,11 +200,12 @@ def test_idle_gpus(write_jobs):
         assert [(row["username"], row["idle_gpus"]) for row in rows] == [
             ("alice", 4),
             ("bob", 2),
+            ("shared", 1),
             ("seen", 1),
         ]
         assert rows[0]["idle_gpu_seconds"] == 4 * 7200
         assert len(idle_gpus(db, ALICE, 0.01, 1800, 10)) == 1
-        assert len(idle_gpus(db, EVERYTHING, 0.01, 0, 10)) == 4
+        assert len(idle_gpus(db, EVERYTHING, 0.01, 0, 10)) == 5
 
 
 def test_usual_waits_are_quantiles_of_all_jobs_of_the_month(engine, store, job):
