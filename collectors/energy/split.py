@@ -225,18 +225,11 @@ def gpu_claims(
 ) -> dict[JobName, GpuClaim]:
     """The claims of the jobs that used the GPU at the start or the end of the interval."""
     shares_by_job = _shares_by_job(earlier.shares) | _shares_by_job(later.shares)
-    power_fractions = _power_fractions(
-        earlier.at,
-        later,
-        {
-            name: (
-                sum(each.share for each in shares),
-                all(each.confirmed for each in shares),
-                jobs.get(name),
-            )
-            for name, shares in shares_by_job.items()
-        },
-    )
+    holders = {
+        name: (sum(x.share for x in shares), all(x.confirmed for x in shares), jobs.get(name))
+        for name, shares in shares_by_job.items()
+    }
+    power_fractions = _power_fractions(earlier.at, later, holders)
     claims = {
         name: GpuClaim(
             sum(share.share for share in job_shares),
@@ -261,13 +254,13 @@ def _power_fractions(
     """The parts of the integral of a GPU's power since `start` that fall in the jobs' times.
 
     `claims` are their shares, and whether more than the environment says so. Where jobs overlap and
-    claim more than the GPU, those that only name it have none, and the parts of the others shrink.
-    Nothing if the power was not read from the begin of the interval to its end.
+    claim more than the GPU, those that only name it have none, who held all of it at other times
+    has what the others leave, and the parts shrink if that is still more. Nothing if the power was
+    not read from the begin of the interval to its end.
     """
     power = later.power
-    if not power or power[0][0] > start + _UNREAD_SECONDS:
-        return {}
-    if power[-1][0] < later.at - _UNREAD_SECONDS:
+    unread = max(power[0][0] - start, later.at - power[-1][0]) if power else float("inf")
+    if unread > _UNREAD_SECONDS:
         return {}
     times = {name: _time_within(start, later.at, job) for name, (*_, job) in claims.items()}
     whole = _joules_at(power, later.at) - _joules_at(power, start)
@@ -277,10 +270,13 @@ def _power_fractions(
         present = [n for n, (first, last) in times.items() if first <= began and ended <= last]
         if sum(claims[name][0] for name in present) > 1 + _ROUNDING:
             present = [name for name in present if claims[name][1]] or present
-        crowd = max(1.0, sum(claims[name][0] for name in present))
-        part = (_joules_at(power, ended) - _joules_at(power, began)) / whole
-        for name in present:
-            fractions[name] += part / crowd
+        shares = [claims[name][0] for name in present]
+        parts = sum(share for share in shares if share < 1)
+        rest = 1 - parts if parts < 1 else 1.0
+        crowd = max(1.0, parts + rest * shares.count(1))
+        part = (_joules_at(power, ended) - _joules_at(power, began)) / whole / crowd
+        for name, share in zip(present, shares, strict=True):
+            fractions[name] += part * (rest if share == 1 else 1)
     return fractions if whole > 0 else {}
 
 

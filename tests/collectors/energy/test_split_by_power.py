@@ -11,7 +11,7 @@ IDLE_WATTS, BUSY_WATTS = 78.0, 700.0
 INTERVAL = 10.0
 
 
-def split(*lives, busy=(), end=INTERVAL, share=1.0, power=True, claims=()):
+def split(*lives, busy=(), end=INTERVAL, shares=(1.0, 1.0), power=True, claims=()):
     """Energy of 10 s in which the GPU is busy in the given spans."""
     jobs = {
         name: JobCpu(name, 0.0, 1.0, ended, started)
@@ -23,7 +23,10 @@ def split(*lives, busy=(), end=INTERVAL, share=1.0, power=True, claims=()):
         is_busy = any(began < at - 0.05 < ended for began, ended in busy)
         joules += (BUSY_WATTS if is_busy else IDLE_WATTS) / 10
         points.append((at, joules))
-    shares = tuple(GpuEnergyShare(name, share, confirmed=name not in claims) for name in jobs)
+    shares = tuple(
+        GpuEnergyShare(name, share, confirmed=name not in claims)
+        for name, share in zip(jobs, shares, strict=False)
+    )
     earlier = GpuEnergyReading("GPU-0", 0.0, 0.0, 0, ())
     later = GpuEnergyReading("GPU-0", INTERVAL, joules, 0, shares, tuple(points) if power else ())
     found = split_gpu(joules, IDLE_WATTS * INTERVAL, gpu_claims(earlier, later, jobs))
@@ -52,7 +55,7 @@ def test_busy_job_does_not_pay_for_the_idle_one_before_it():
 
 
 def test_holders_at_the_same_time_pay_by_share():
-    found = split((0.0, None), (0.0, None), busy=[(0.0, 10.0)], share=0.5)
+    found = split((0.0, None), (0.0, None), busy=[(0.0, 10.0)], shares=(0.5, 0.5))
     assert joules_of(found, A) == joules_of(found, B) == pytest.approx(BUSY_WATTS * 5)
 
 
@@ -75,3 +78,11 @@ def test_gpu_is_shared_only_while_both_hold_it():
     assert joules_of(found, A) == pytest.approx(BUSY_WATTS * 5, rel=0.01)
     assert joules_of(found, B) == pytest.approx(BUSY_WATTS * 3, rel=0.01)
     assert found.unallocated == pytest.approx(IDLE_WATTS * 2, rel=0.01)
+
+
+@pytest.mark.parametrize("of_b", [0.5, 0.75])
+def test_holder_that_others_join_has_what_their_shards_leave(of_b):
+    """Of the time before, it has all, which is then its largest share."""
+    found = split((0.0, 10.0), (4.0, 10.0), busy=[(0.0, 10.0)], shares=(1.0, of_b))
+    assert joules_of(found, A) == pytest.approx(BUSY_WATTS * (4 + 6 * (1 - of_b)), rel=0.01)
+    assert joules_of(found, B) == pytest.approx(BUSY_WATTS * 6 * of_b, rel=0.01)
