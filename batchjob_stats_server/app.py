@@ -8,6 +8,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Depends, FastAPI, params
 
 from batchjob import __version__
+from batchjob_stats_db.database.engine import ChangeCounter
 from batchjob_stats_server.api import (
     digest,
     jobs,
@@ -109,6 +110,7 @@ def make(services: Services) -> FastAPI:
         try:
             yield
         finally:
+            app.state.changes.close()
             services.stop()
 
     app = FastAPI(
@@ -123,6 +125,8 @@ def make(services: Services) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.services = services
+    app.state.known_callers = {}
+    app.state.changes = ChangeCounter(services.reader.url)
     app.state.readiness = SharedCheck(partial(me.readiness_problem, services))
     app.state.samples = SharedCheck(services.samples_problem)
     me.install(app)

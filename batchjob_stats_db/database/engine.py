@@ -10,7 +10,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -184,6 +184,33 @@ def read_if_changed(
         known[key] = db.execute(statement, parameters).all()
     rows: Sequence[sa.Row[Any]] = known[key]
     return rows
+
+
+class ChangeCounter:
+    """Tells an event loop whether a SQLite database has changed, without waiting for anybody."""
+
+    def __init__(self, url: URL) -> None:
+        self._path = _local_path(url) if url.get_backend_name() == "sqlite" else ""
+        self._file: tuple[int, int] | None = None
+        self._raw: sqlite3.Connection | None = None
+
+    def count(self) -> Hashable:
+        """Equals an earlier count only if nothing has changed since; None: nobody can tell."""
+        if not self._path:
+            return None
+        try:
+            file = _file_identity(self._path)
+            if self._raw is None or file != self._file:
+                self.close()
+                self._raw, self._file = _opener(self._path, "ro", 0)(), file
+            return self._file, self._raw.execute("PRAGMA data_version").fetchone()
+        except (OSError, sqlite3.Error):
+            return None
+
+    def close(self) -> None:
+        if self._raw is not None:
+            self._raw.close()
+            self._raw = None
 
 
 LazyConnection = Callable[[], Connection]

@@ -13,17 +13,16 @@ from typing import Any, Literal, cast
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from batchjob import __version__
-from batchjob_stats_db.database.engine import lazy_connection
+from batchjob_stats_db.database.engine import LazyConnection
 from batchjob_stats_db.queries.filters import cluster_names
 from batchjob_stats_server.api.params import PREFIX
-from batchjob_stats_server.auth.identity import CurrentCaller, identify_caller
-from batchjob_stats_server.auth.rights import Principal, log_action
+from batchjob_stats_server.auth.identity import Caller, CurrentCaller, identify
+from batchjob_stats_server.auth.rights import log_action
 from batchjob_stats_server.http import problems
 from batchjob_stats_server.promql import endpoints
 from batchjob_stats_server.promql.backend import Rejected, known_metrics
@@ -117,19 +116,9 @@ def _decode_ascii(body: bytes) -> str:
         raise Malformed("expected a form, whose characters are all ASCII") from None
 
 
-def _identify(
-    request: Request, services: Services, background_tasks: BackgroundTasks
-) -> tuple[Principal, Confinement]:
-    """Authenticate the caller and look up their series; in a thread. Raises Problem."""
-
-    def look_up() -> tuple[Principal, Confinement]:
-        with lazy_connection(services.reader) as db:
-            caller = identify_caller(request, services, background_tasks, db)
-            is_on_all = not all(login.cluster for login in caller.access.users)
-            names = cluster_names(db()) if is_on_all else ()
-            return caller.principal, Confinement.of(caller.access, names)
-
-    return services.threads.run_short(look_up)
+def _confinement_of(caller: Caller, db: LazyConnection) -> Confinement:
+    is_on_all = not all(login.cluster for login in caller.access.users)
+    return Confinement.of(caller.access, cluster_names(db()) if is_on_all else ())
 
 
 class QueryRoute(APIRoute):
@@ -150,30 +139,24 @@ class QueryRoute(APIRoute):
 async def _answer(request: Request, path: str, kind: endpoints.PrometheusEndpoint) -> Response:
     services: Services = request.app.state.services
     body, background_tasks = await request.body(), BackgroundTasks()
-    tsdb, options = services.tsdb, services.settings.gate
+    # The caller is identified first: strangers must not learn about the configuration.
+    caller, confinement = await identify(request, background_tasks, _confinement_of)
+    tsdb, options, principal = services.tsdb, services.settings.gate, caller.principal
     if tsdb is None:
-        # The caller is identified first: strangers must not learn about the configuration.
-        await run_in_threadpool(_identify, request, services, background_tasks)
         raise Unavailable("no time series database is configured")
-
-    def prepare() -> tuple[Principal, Confinement, endpoints.Form, LeftOut, float]:
-        principal, confinement = _identify(request, services, background_tasks)
-        params = endpoints.parse_params(_read_pairs(request, body), kind.parameters)
-        form, left_out = kind.form(params, confinement, services.clock(), _LIMITS)
-        covers_all_users = confinement.logins is None or confinement.whole_clusters
-        if covers_all_users or principal.token_creator:
-            texts = [params["query"]] if "query" in params else params["match[]"]
-            about = f" for {quote(' '.join(texts))}" if texts else ""
-            log_action(principal, f"asked PromQL {path}{about}")
-        # To Prometheus, 0 means no limit.
-        series = min(params.get("limit") or options.series, options.series)
-        timeout = min(params.get("timeout", options.timeout), options.timeout)
-        form.append(("limit", str(series)))
-        if "timeout" in kind.parameters:
-            form.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
-        return principal, confinement, form, left_out, timeout
-
-    principal, confinement, form, left_out, timeout = await run_in_threadpool(prepare)
+    params = endpoints.parse_params(_read_pairs(request, body), kind.parameters)
+    form, left_out = kind.form(params, confinement, services.clock(), _LIMITS)
+    covers_all_users = confinement.logins is None or confinement.whole_clusters
+    if covers_all_users or principal.token_creator:
+        texts = [params["query"]] if "query" in params else params["match[]"]
+        about = f" for {quote(' '.join(texts))}" if texts else ""
+        log_action(principal, f"asked PromQL {path}{about}")
+    # To Prometheus, 0 means no limit.
+    series = min(params.get("limit") or options.series, options.series)
+    timeout = min(params.get("timeout", options.timeout), options.timeout)
+    form.append(("limit", str(series)))
+    if "timeout" in kind.parameters:
+        form.append(("timeout", f"{max(1, round(timeout * 1000))}ms"))
     with services.metrics.time_tsdb_query(path.partition("/")[0]):
         answer = await tsdb.ask(principal.person_key(), path, form, timeout)
     is_empty = _NO_SERIES in answer[:_HEAD_BYTES]

@@ -3,11 +3,13 @@
 Two of them at once are refused.
 """
 
+import hashlib
 import hmac
 import logging
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 from fastapi import BackgroundTasks, Depends, Request
@@ -37,11 +39,18 @@ log = logging.getLogger(__name__)
 FORM_PATHS = ("/tokens/", "/messages/")
 """Pages with forms that change something."""
 
+T = TypeVar("T")
 
-def _authenticate(
-    request: Request, services: Services, background_tasks: BackgroundTasks, db: LazyConnection
-) -> Principal:
-    """The caller; raises CredentialError."""
+
+class _Claim(NamedTuple):
+    """Who a request says that it is from: in one way, of which nothing has been looked up yet."""
+
+    via: Via
+    text: str  # a user, a certificate (PEM), a token or a cookie
+
+
+def _claim_of(request: Request, services: Services) -> _Claim:
+    """Raises CredentialError."""
     auth = services.settings.auth
     bearers = [
         value.partition(" ")[2].strip()
@@ -56,14 +65,11 @@ def _authenticate(
     if len(bearers) + len(users) + bool(pem) > 1:
         raise CredentialError("expected one identity, got several", "ambiguous", 400)
     if users:
-        return _authenticate_by_header(request, services, users[0])
+        return _Claim("header", _user_of_header(request, services, users[0]))
     if pem:
-        principal = services.certificates.verify(pem, services.clock())
-        if not is_login(principal.user):
-            raise CredentialError("expected a certificate whose CN is a login", "name")
-        return principal
+        return _Claim("certificate", pem)
     if bearers:
-        return _authenticate_by_token(services, bearers[0], background_tasks, db)
+        return _Claim("token", bearers[0])
     # A browser may send the cookie with requests that another site causes, so the cookie alone
     # allows only reading. Changes must come from a form of our own pages, whose Origin the
     # request layer has checked.
@@ -72,7 +78,27 @@ def _authenticate(
     if not (text and (request.method in SAFE_METHODS or is_form)):
         needed = "sign in first: make a token on the page Tokens and put it into $BATCHJOB_TOKEN"
         raise CredentialError(needed, "none")
-    return _authenticate_by_cookie(request, services, text, background_tasks, db)
+    return _Claim("cookie", text)
+
+
+def _authenticate(
+    claim: _Claim,
+    request: Request,
+    services: Services,
+    background_tasks: BackgroundTasks,
+    db: LazyConnection,
+) -> Principal:
+    """The caller; raises CredentialError."""
+    if claim.via == "header":
+        return _principal_of(services, claim.text, "header")
+    if claim.via == "certificate":
+        principal = services.certificates.verify(claim.text, services.clock())
+        if not is_login(principal.user):
+            raise CredentialError("expected a certificate whose CN is a login", "name")
+        return principal
+    if claim.via == "token":
+        return _authenticate_by_token(services, claim.text, background_tasks, db)
+    return _authenticate_by_cookie(request, services, claim.text, background_tasks, db)
 
 
 def _authenticate_by_cookie(
@@ -146,7 +172,7 @@ def _record_token_use(services: Services, token: tokens.Token, now: int) -> None
         log.warning("cannot record the use of token %d: %s", token.id, error.orig)
 
 
-def _authenticate_by_header(request: Request, services: Services, user: str) -> Principal:
+def _user_of_header(request: Request, services: Services, user: str) -> str:
     auth = services.settings.auth
     secrets = request.headers.getlist(SECRET_HEADER)
     is_secret_right = len(secrets) == 1 and hmac.compare_digest(
@@ -159,7 +185,7 @@ def _authenticate_by_header(request: Request, services: Services, user: str) -> 
         user = user.encode("latin-1").decode()
     if not is_login(user):
         raise CredentialError("expected the name of one user", "name", 400)
-    return _principal_of(services, user, "header")
+    return user
 
 
 def _principal_of(services: Services, user: str, via: Via) -> Principal:
@@ -178,37 +204,95 @@ class Caller:
     access: Access
 
 
-def identify_caller(
-    request: Request, services: Services, background_tasks: BackgroundTasks, db: LazyConnection
-) -> Caller:
-    """Authenticate the caller and look up their rights; in a thread. Raises Problem."""
+_KNOWN_SECONDS = 60  # time changes rights as well: a token expires, a group's log-in gets old
+_MAX_KNOWN = 1000
+
+
+class _Known(NamedTuple):
+    """A caller, what was read for them, and of which version of the database."""
+
+    version: Hashable
+    time: float
+    caller: Caller
+    read: Any
+
+    def is_still_true(self, version: Hashable, services: Services) -> bool:
+        now, expiry_time = services.clock(), self.caller.principal.expiry_time
+        return (
+            self.version == version
+            and self.caller.services is services
+            and self.time <= now < self.time + _KNOWN_SECONDS
+            and (expiry_time is None or now < expiry_time)
+        )
+
+
+async def identify(
+    request: Request,
+    background_tasks: BackgroundTasks,
+    read: Callable[[Caller, LazyConnection], T],
+) -> tuple[Caller, T]:
+    """The caller, and what `read` finds for them in the database. Raises Problem.
+
+    Both are kept while the SQLite database is unchanged: asking a thread costs more than most
+    answers. A cookie and a certificate are looked at for each request, since files say whose they
+    are and which ones are revoked.
+    """
+    state, services = request.app.state, cast(Services, request.app.state.services)
+    known: dict[Hashable, _Known] = state.known_callers
     try:
-        principal = _authenticate(request, services, background_tasks, db)
+        claim = _claim_of(request, services)
     except CredentialError as error:
-        services.metrics.refused.labels(error.reason).inc()
-        peer = request.client.host if request.client else "unknown"
-        log.info("rejected %s %s from %s: %s", request.method, request.url.path, peer, error)
-        headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
-        raise Problem(error.status, str(error), headers) from error
+        raise _refusal(request, services, error) from error
+    key = claim.via, hashlib.sha256(claim.text.encode()).digest(), read
+    version = state.changes.count() if claim.via in ("header", "token") else None
+    if version is not None and key in known and known[key].is_still_true(version, services):
+        caller = request.state.caller = known[key].caller
+        _check_rate(services, caller.principal)
+        return caller, known[key].read
+    now = services.clock()
+
+    def look_up() -> tuple[Caller, T]:
+        with lazy_connection(services.reader) as db:
+            try:
+                principal = _authenticate(claim, request, services, background_tasks, db)
+            except CredentialError as error:
+                raise _refusal(request, services, error) from error
+            _check_rate(services, principal)
+            caller = Caller(services, principal, _access_of(services, principal, db))
+            return caller, read(caller, db)
+
+    caller, found = await run_in_threadpool(services.threads.run_short, look_up)
+    request.state.caller = caller
+    if version is not None and not caller.principal.certificate:
+        if len(known) >= _MAX_KNOWN:
+            known.clear()
+        known[key] = _Known(version, now, caller, found)
+    return caller, found
+
+
+def _refusal(request: Request, services: Services, error: CredentialError) -> Problem:
+    services.metrics.refused.labels(error.reason).inc()
+    peer = request.client.host if request.client else "unknown"
+    log.info("rejected %s %s from %s: %s", request.method, request.url.path, peer, error)
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
+    return Problem(error.status, str(error), headers)
+
+
+def _check_rate(services: Services, principal: Principal) -> None:
     if wait := services.user_rate.acquire(principal.person_key()):
         services.metrics.rate_limited.labels("user").inc()
         raise too_many_requests(wait)
-    caller = Caller(services, principal, _access_of(services, principal, db))
-    request.state.caller = caller
-    return caller
 
 
 async def current_caller(request: Request, background_tasks: BackgroundTasks) -> Caller:
     """The caller as a dependency; identified once per request."""
     if (caller := getattr(request.state, "caller", None)) is not None:
         return cast(Caller, caller)
-    services: Services = request.app.state.services
+    return (await identify(request, background_tasks, _nothing_more))[0]
 
-    def identify() -> Caller:
-        with lazy_connection(services.reader) as db:
-            return identify_caller(request, services, background_tasks, db)
 
-    return await run_in_threadpool(services.threads.run_short, identify)
+def _nothing_more(_caller: Caller, _db: LazyConnection) -> None:
+    return None
 
 
 async def principal_or_none(request: Request) -> Principal | None:

@@ -29,7 +29,7 @@ class Principal(NamedTuple):
     token_id: int | None = None
     token_ancestors: int = 0  # number of tokens from which its token descends
     token_creator: str = ""  # who created the token, if that is another user
-    certificate: str = ""
+    certificate: str = ""  # theirs, or of the maker of the token
     person: tuple[str, tuple[str, ...]] | None = None  # set if a token is limited to some clusters
     process: str = ""  # the server process whose own token identified them
 
@@ -104,6 +104,7 @@ def principal_of_token(chain: Sequence[Token], maker: Principal | None) -> Princ
         token_id=last.id,
         token_ancestors=len(chain) - 1,
         token_creator="" if creator == last.username else creator,
+        certificate=first.maker_certificate if first.maker_via == "certificate" else "",
         person=person,
     )
 

@@ -11,8 +11,8 @@ from tests.helpers.crossed import Crossed, Recorder
 @pytest.mark.parametrize(
     ("path", "accept", "most"),
     [
-        ("/api/v1/jobs", "application/json", Crossed(17, 77)),
-        ("/", "text/html", Crossed(35, 116)),
+        ("/api/v1/jobs", "application/json", Crossed(17, 72)),
+        ("/", "text/html", Crossed(35, 111)),
     ],
     ids=["list", "start page"],
 )

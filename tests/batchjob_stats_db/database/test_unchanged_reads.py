@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from batchjob_stats_db.admin.migrate import migrate
 from batchjob_stats_db.database import schema, tokens
 from batchjob_stats_db.database.engine import (
+    ChangeCounter,
     parse_url,
     read_if_changed,
     reader_engine,
@@ -112,3 +113,36 @@ def test_revoked_token_is_unknown_at_once(names):
         with names.writer.begin() as writing:
             tokens.revoke(writing, token.id)
         assert tokens.find(db, text, now) is None
+
+
+def test_change_counter_tells_each_change_of_sqlite(names):
+    counter = ChangeCounter(names.reader.url)
+    if names.reader.dialect.name != "sqlite":
+        assert counter.count() is None
+        return
+    seen = {counter.count()}
+    for number in range(20):
+        names.add(f"c{number:02}")
+        assert counter.count() not in seen
+        seen.add(counter.count())
+    assert len(seen) == 21
+    with names.writer.begin() as db:
+        add_cluster(db, "c99")
+        assert counter.count() in seen  # not committed yet
+    counter.close()
+
+
+def test_change_counter_tells_a_replaced_database(tmp_path):
+    url = parse_url(f"sqlite:///{tmp_path}/jobs.db")
+    counter = ChangeCounter(url)
+    assert counter.count() is None
+    counts = []
+    for _ in range(2):
+        writer = writer_engine(url, create=True)
+        migrate(writer)
+        writer.dispose()
+        counts += [counter.count(), counter.count()]
+        (tmp_path / "jobs.db").rename(tmp_path / "before.db")
+    assert counts[0] == counts[1] != counts[2] == counts[3]
+    assert counter.count() is None
+    counter.close()

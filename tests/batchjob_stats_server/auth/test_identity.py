@@ -1,5 +1,7 @@
 """Who a request is from: tokens and user headers of trusted peers."""
 
+from contextlib import contextmanager
+
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
@@ -17,6 +19,7 @@ from batchjob_stats_server import app
 from batchjob_stats_server.options import AuthOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server.conftest import job_record
+from tests.helpers.clock import Clock
 
 ME = "/api/v1/me"
 
@@ -191,3 +194,61 @@ def test_role_of_cluster_token_is_limited_to_that_cluster(client, token_headers,
         if status == 201:
             made = {"Authorization": f"Bearer {answer.json()['token']}"}
             assert client.get(ME, headers=made).json()["clusters"] == ["c2"]
+
+
+@contextmanager
+def statements(services):
+    """What is read from the database meanwhile."""
+    read = []
+
+    def note(_db, _cursor, statement, *_):
+        read.append(statement)
+
+    sa.event.listen(services.reader, "before_cursor_execute", note)
+    yield read
+    sa.event.remove(services.reader, "before_cursor_execute", note)
+
+
+@pytest.mark.parametrize("named_by", ["token", "header"])
+def test_known_caller_is_looked_up_again_when_the_database_has_changed(
+    client, proxy_client, token_headers, services, now, named_by
+):
+    dave = proxy_client("dave")
+    if named_by == "token":
+        dave, dave.headers = client, token_headers("dave")
+    coordinated = [{"cluster": "c1", "account": "physics"}]
+    for _ in range(2):  # after the first, the use of the token is recorded
+        assert dave.get(ME).json()["coordinates"] == coordinated
+    with statements(services) as read:
+        assert dave.get(ME).json()["coordinates"] == coordinated
+        assert read == []
+    with services.writer.begin() as db:
+        db.execute(sa.delete(schema.association).where(schema.association.c.username == "dave"))
+    assert dave.get(ME).json()["coordinates"] == []
+
+
+def test_token_of_known_caller_is_refused_once_it_is_revoked(client, token_headers, services, now):
+    alice = token_headers("alice")
+    assert [client.get(ME, headers=alice).status_code for _ in range(3)] == [200, 200, 200]
+    with services.writer.begin() as db:
+        (token,) = tokens.list_tokens(db, "alice")
+        tokens.revoke(db, token.id)
+    assert client.get(ME, headers=alice).status_code == 401
+
+
+def test_token_of_known_caller_expires_in_time(services, token_headers, now):
+    clock = Clock(now)
+    alice = token_headers("alice", expiry_time=now + 30)
+    with TestClient(app.make(services._replace(clock=clock))) as test_client:
+        for clock.now in (now, now, now + 29.9):
+            assert test_client.get(ME, headers=alice).status_code == 200
+        clock.now = now + 30
+        assert test_client.get(ME, headers=alice).status_code == 401
+
+
+def test_known_name_is_no_identity_without_the_secret(proxy_client):
+    alice = proxy_client("alice")
+    for _ in range(2):
+        assert alice.get(ME).status_code == 200
+    assert alice.get(ME, headers={"X-Batchjob-Secret": "wrong"}).status_code == 401
+    assert alice.get(ME, headers={"X-Grafana-User": "bob"}).json()["user"] == "bob"
