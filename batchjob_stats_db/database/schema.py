@@ -29,7 +29,7 @@ from batchjob.judgements import FAILED_STATES
 from batchjob.quantities.gpu import PROFILE_RATIOS
 from batchjob.quantities.usage import ENERGY_COLUMNS, USAGE_COLUMNS, UsageColumn
 
-REVISION = "0019"
+REVISION = "0016"
 """The latest migration; together they create these tables."""
 
 metadata = MetaData(

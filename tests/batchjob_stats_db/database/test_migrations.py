@@ -195,6 +195,8 @@ def test_migrated_tables_match_the_declared_ones(empty_url):
 def test_migrated_indexes_match_the_declared_ones(empty_url):
     """With their conditions and directions, which `compare_metadata` ignores."""
     engine = first_database(empty_url)
+    for index in schema.job.indexes:  # as in a process that has created no tables
+        index.dialect_options[engine.dialect.name]["where"] = None
     migrate(engine)
     with engine.connect() as db:
         migrated = _indexes(db)

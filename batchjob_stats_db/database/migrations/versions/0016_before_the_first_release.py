@@ -1,7 +1,7 @@
 """What changed before the first release, with mended values of what was stored until then.
 
-- Tables and columns that are declared and absent are added. New columns are empty for earlier jobs,
-  but those of the time of GPUs, which follow from the means.
+- Tables, columns and indexes that are declared and absent are added. New columns are empty for
+  earlier jobs, but those of the time of GPUs, which follow from the means.
 - The CPU time and peak memory of Slurm's jobs are raised to those of their steps. The answer of a
   window omits the steps that ended before it, and the totals were those of the answer.
 - A CPU time of 0 s is taken out where an accounting without a plugin gathered none, or lost it: see
@@ -48,6 +48,7 @@ def upgrade() -> None:
     for table in ("job", "job_usage"):
         op.alter_column(table, "doubt", new_column_name="caveats")
     _add_what_is_declared()
+    _condition_indexes()
     op.execute("UPDATE quarantine SET rule = 'unreadable'")
     _compute_gpu_seconds()
     _sum_up_again()
@@ -58,11 +59,10 @@ def upgrade() -> None:
 
 def _add_what_is_declared() -> None:
     found = sa.inspect(op.get_bind())
-    for table in schema.metadata.sorted_tables:
-        if not found.has_table(table.name):
-            table.create(op.get_bind())
-            continue
-        known = {each["name"] for each in found.get_columns(table.name)}
+    earlier = {name: found.get_columns(name) for name in found.get_table_names()}
+    schema.metadata.create_all(op.get_bind())
+    for table in (each for each in schema.metadata.sorted_tables if each.name in earlier):
+        known = {each["name"] for each in earlier[table.name]}
         for column in (each for each in table.columns if each.name not in known):
             # Sums of earlier days lack what is new, until they are made again.
             default = column.server_default or (None if column.nullable else sa.text("0"))
@@ -70,6 +70,14 @@ def _add_what_is_declared() -> None:
                 column.name, column.type, nullable=column.nullable, server_default=default
             )
             op.add_column(table.name, added)
+
+
+def _condition_indexes() -> None:
+    """Make the indexes that have the rows of a condition alone."""
+    op.drop_index("ix_job_end_time", "job")
+    indexes = {index.name: index for index in schema.job.indexes}
+    for name in ("ix_job_end_time", "ix_job_failed"):
+        indexes[name].create(op.get_bind())
 
 
 def _compute_gpu_seconds() -> None:
