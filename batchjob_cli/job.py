@@ -39,7 +39,7 @@ def run(arguments: list[str]) -> int:
         "its id is enough; with --script FILE, the last job of the script's name is the default",
     )
     add("--cluster", help="cluster, if several have a job with this id")
-    forms = ("text", "json", "markdown", "html", "seff", "jobstats")
+    forms = ("text", "json", "markdown", "html", "seff")
     add("--format", choices=forms, default="text", help="output format (default: text)")
     add(
         "--script", nargs="?", const="", metavar="FILE",

@@ -83,6 +83,13 @@ def _provider(value: Any) -> str:
     raise ValueError(f"expected https://HOST, got {value!r}")
 
 
+@with_metavar("ADDRESS")
+def _mail_address(value: Any) -> str:
+    if value == "" or "{user}" in str(value):
+        return str(value)
+    raise ValueError(f"expected {{user}} in it, as in {{user}}@example.org, got {value!r}")
+
+
 @with_metavar("ORIGIN")
 def _origin(value: Any) -> str:
     if re.fullmatch(r"https?://[A-Za-z0-9.*-]+(:[0-9]+)?", str(value)):
@@ -306,13 +313,9 @@ class ReportOptions:
     )
     mail_address: str = option(
         "",
-        "Address of a user, for the e-mails that the admin page prepares; {user} in it is replaced"
-        " by the login, such as {user}@example.org.",
-    )
-    mail_file: str = option(
-        "",
-        "Template of these e-mails; the first line is the subject; {user}, {cluster}, {days},"
-        " {cpu_hours}, {gpu_hours}, {cpu_percent}, {gpu_percent} and {url} are replaced.",
+        "Address of a user, such as {user}@example.org, for links on the admin page; {user} is "
+        "replaced by the login.",
+        parse=_mail_address,
     )
 
 

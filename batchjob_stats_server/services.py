@@ -33,7 +33,6 @@ from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server.auth.certificates import Certificates
 from batchjob_stats_server.auth.rights import ProcessToken
 from batchjob_stats_server.cluster_readings import ClusterReadings
-from batchjob_stats_server.mail_template import MailTemplate, load_mail_template
 from batchjob_stats_server.options import ServerSettings, gate_endpoint, proxy_secret
 from batchjob_stats_server.promql.backend import PromqlBackend, Rejected
 from batchjob_stats_server.report.rules import AdviceRule, load_rules
@@ -162,7 +161,6 @@ class Services(NamedTuple):
     local_data: Path | None = None  # of this machine's runs; None: this server is for clusters
     process_token: ProcessToken | None = None  # None: all tokens are in the database
     provider: "OidcProvider | None" = None  # None: users cannot log in here
-    mail_template: MailTemplate | None = None  # None: users' addresses are unknown
     clock: Callable[[], float] = time.time
 
     def _samples(self) -> Path | None:
@@ -236,7 +234,6 @@ def build(settings: ServerSettings) -> Services:
         rules,
         Certificates(auth.client_ca_file, auth.client_crl_file),
         tsdb,
-        mail_template=load_mail_template(settings.report),
         provider=provider,
     )
 

@@ -15,7 +15,6 @@ from batchjob_stats_db.database import scripts as batch_scripts
 from batchjob_stats_db.database.access import EVERYTHING
 from batchjob_stats_db.measure.current_use import current_use
 from batchjob_stats_db.queries.jobs import AmbiguousIdError, find_jobs
-from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
 from batchjob_stats_db.timeseries.sample_store import SampleHistory
 from batchjob_stats_server import options
 from batchjob_stats_server.api import present
@@ -31,8 +30,6 @@ def report(data: Path, jobid: str, cluster: str | None, form: str, zone: str) ->
         runs = _find_runs(engine, jobid, cluster)
         if not runs:
             raise NotFoundError(f"job {jobid} does not exist, or is not yours to see")
-        if form == "jobstats":
-            return _jobstats_summary(engine, runs[0])
         job_report = report_of(_open_sources(engine, data), EVERYTHING, runs[0])
     if form == "json":
         return as_json(job_report).decode()
@@ -62,14 +59,6 @@ def _gather_present(sources: ReportSources) -> present.Present:
         interval = sources.settings.tsdb.scrape_interval
         use = current_use(store, found.to_measure, interval, found.now)
     return found._replace(use=use)
-
-
-def _jobstats_summary(engine: Engine, run: RowMapping) -> str:
-    try:
-        with engine.connect() as db:
-            return jobstats_summary(db, EVERYTHING, run)
-    except NoSummaryError as error:
-        raise NotFoundError(f"job {run['jobid']} has no summary of jobstats: {error}") from error
 
 
 def scripts(data: Path, jobid: str, cluster: str | None) -> Sequence[RowMapping]:

@@ -9,10 +9,9 @@ from dataclasses import asdict
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import Field
 
-from batchjob_stats_db.queries.jobstats_summary import NoSummaryError, jobstats_summary
 from batchjob_stats_server.api import jobs
 from batchjob_stats_server.api.answers import TurnRoute, answer, list_type, union_of_lists
 from batchjob_stats_server.api.jobs import (
@@ -43,19 +42,16 @@ from batchjob_stats_server.report.forms import FORMS, as_json
 router = APIRouter(prefix=PREFIX, route_class=TurnRoute)
 
 
-ReportFormat = Literal["json", "text", "markdown", "html", "seff", "jobstats"]
+ReportFormat = Literal["json", "text", "markdown", "html", "seff"]
 
 
 class ReportQuery(RunParams):
     """Selects the run and the format of its report."""
 
-    format: ReportFormat | None = Field(
-        None, description="Default: the media type of the Accept header."
-    )
+    format: ReportFormat = "json"
     zone: Word = Field("UTC", description="Time zone of times in text, such as Europe/Paris.")
 
 
-_MEDIA_TYPES = {media_type: name for name, (media_type, _) in FORMS.items() if name != "seff"}
 _INLINE_STYLE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; "
     "frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
@@ -65,10 +61,10 @@ _INLINE_STYLE_POLICY = (
 @router.get(
     "/jobs/{jobid}/report",
     response_model=model.Report,
-    responses={200: {"content": {media_type: {} for media_type in _MEDIA_TYPES}}},
+    responses={200: {"content": {media_type: {} for media_type, _ in FORMS.values()}}},
 )
 def job_report(
-    caller: CurrentCaller, request: Request, jobid: JobId, params: InQuery[ReportQuery]
+    caller: CurrentCaller, jobid: JobId, params: InQuery[ReportQuery]
 ) -> Response:
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
     try:
@@ -76,34 +72,15 @@ def job_report(
     except (ValueError, OSError, ZoneInfoNotFoundError) as error:
         expected = f"expected a time zone such as UTC, got {params.zone!r}"
         raise Problem(422, f"zone: {expected}") from error
-    if params.format == "jobstats":
-        return _jobstats_summary(caller, jobid, params)
     report = find_report(caller, jobid, params)
     if report is None:
         raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
-    accept = request.headers.get("accept", "*/*")
-    known = _MEDIA_TYPES | {"application/json": "json"}
-    form = params.format or negotiate_format(accept, known, "json")
-    headers = {"Vary": "Accept"}
-    if form == "json":
-        return Response(as_json(report), media_type="application/json", headers=headers)
-    media_type, write = FORMS[form]
-    if form == "html":  # its only content besides text is an inline style sheet
-        headers["Content-Security-Policy"] = _INLINE_STYLE_POLICY
+    if params.format == "json":
+        return Response(as_json(report), media_type="application/json")
+    media_type, write = FORMS[params.format]
+    # The only content of a page besides text is an inline style sheet.
+    headers = {"Content-Security-Policy": _INLINE_STYLE_POLICY} if params.format == "html" else None
     return Response(write(report, zone), media_type=media_type, headers=headers)
-
-
-def _jobstats_summary(caller: Caller, jobid: str, params: RunParams) -> Response:
-    with caller.services.reader.connect() as db:
-        run = run_of(db, caller.access, jobid, params.cluster, params.run)
-        try:
-            text = jobstats_summary(db, caller.access, run) if run else ""
-        except NoSummaryError as error:
-            raise Problem(404, f"job {jobid} has no summary of jobstats: {error}") from error
-    if run is None:
-        raise Problem(404, f"job {jobid} does not exist, or is not yours to see")
-    log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
-    return Response(f"{text}\n", media_type="text/plain")
 
 
 def find_report(caller: Caller, jobid: str, params: RunParams) -> model.Report | None:
@@ -114,29 +91,6 @@ def find_report(caller: Caller, jobid: str, params: RunParams) -> model.Report |
         return None
     log_jobs_seen(caller.principal, f"report of job {jobid}", [run])
     return report_of(caller.services, caller.access, run)
-
-
-def negotiate_format(accept: str, forms: Mapping[str, str], otherwise: str) -> str:
-    """The format with the highest quality in a header `Accept` (RFC 9110, 12.5.1), first of equals.
-
-    `forms`: names by media type. A client that accepts anything, or none of these, gets
-    `otherwise`.
-    """
-    wanted: list[tuple[float, int, str]] = []
-    for place, each in enumerate(accept.split(",")):
-        media_type, *parameters = (part.strip().lower() for part in each.split(";"))
-        name = otherwise if media_type == "*/*" else forms.get(media_type)
-        quality = next((_quality(part[2:]) for part in parameters if part.startswith("q=")), 1.0)
-        if name and quality > 0:
-            wanted.append((-quality, place, name))
-    return min(wanted, default=(0.0, 0, otherwise))[2]
-
-
-def _quality(text: str) -> float:
-    try:
-        return min(1.0, max(0.0, float(text)))
-    except ValueError:
-        return 0.0
 
 
 class _JobIdParam(QueryParams):

@@ -1,8 +1,8 @@
 """The page for administrators: bad nodes, idle GPUs, data sources, and unused allocations."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -18,11 +18,9 @@ from batchjob_stats_server.api.node_health import gather_nodes, keep
 from batchjob_stats_server.api.params import InQuery, QueryParams
 from batchjob_stats_server.auth.rights import log_jobs_seen
 from batchjob_stats_server.http.problems import Problem
-from batchjob_stats_server.mail_template import MailTemplate
 from batchjob_stats_server.pages.clusters import is_failing
 from batchjob_stats_server.pages.rendering import links
 from batchjob_stats_server.pages.rendering.frame import PageRenderer, RequestPage
-from batchjob_stats_server.pages.rendering.template_filters import percent
 
 router = APIRouter(include_in_schema=False, route_class=CostlyRoute)
 
@@ -52,7 +50,7 @@ def admin(
         log_jobs_seen(page.principal, what, [row for each in clusters for row in each[what]])
     return page.render(
         "admin.html", clusters=clusters, waste_days=_WASTE_DAYS, thresholds=thresholds(),
-        mail_link=services.mail_template and partial(_mail_link, page, services.mail_template),
+        mail_link=services.settings.report.mail_address and partial(_mail_link, page),
         since=rollup.first_day(page.now), failed_states=FAILED_STATES,
         max_nodes=_MAX_NODES, most_listed=_MAX_LISTED, samples_problem=samples_problem,
     )  # fmt: skip
@@ -81,13 +79,9 @@ def _cluster_values(page: PageRenderer, cluster: str) -> dict[str, Any]:
         }
 
 
-def _mail_link(
-    page: PageRenderer, template: MailTemplate, cluster: str, waste: Mapping[Any, Any]
-) -> str:
-    path = links.path("jobs", user=waste["username"], cluster=cluster)
-    fields = {"user": waste["username"], "cluster": cluster, "days": str(_WASTE_DAYS)}
-    for what in ("cpu", "gpu"):
-        ratio = waste[f"{what}_efficiency"]
-        fields[f"{what}_hours"] = f"{waste[f'{what}_unused_seconds'] / 3600:,.0f}"
-        fields[f"{what}_percent"] = "-" if ratio is None else percent(ratio)
-    return template.link({**fields, "url": str(page.request.base_url).rstrip("/") + path})
+def _mail_link(page: PageRenderer, cluster: str, user: str) -> str:
+    """An e-mail to a user, about their jobs."""
+    to = page.services.settings.report.mail_address.replace("{user}", user)
+    jobs = str(page.request.base_url).rstrip("/") + links.path("jobs", user=user, cluster=cluster)
+    subject = quote(f"Your jobs on {cluster}", safe="")
+    return f"mailto:{quote(to, safe='@')}?subject={subject}&body={quote(jobs, safe='')}"

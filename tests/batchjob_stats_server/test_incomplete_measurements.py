@@ -42,10 +42,7 @@ def test_report_states_end_of_incomplete_measurement(services, proxy_client):
         values = with_absolute_times(NOW, INCOMPLETE)
         db.execute(sa.insert(schema.job_usage).values(job_id=job_id, **values))
     client = proxy_client("vera")
-    assert (
-        "measured only up to 2026-04-04 "
-        in client.get("/api/v1/jobs/2/report", headers={"Accept": "text/plain"}).text
-    )
+    assert "measured only up to 2026-04-04 " in client.get("/api/v1/jobs/2/report?format=text").text
     (row,) = (row for row in client.get("/api/v1/jobs?user=bob").json() if row["jobid"] == "2")
     assert row["usage_coverage"] < 0.7
     assert row["usage_final"] == 0
@@ -86,7 +83,7 @@ def test_vanished_job_ran_until_its_last_measurement(
 
     report = client.get("/api/v1/jobs/2/report").json()
     assert report["job"]["elapsed_seconds"] == seconds
-    text = client.get("/api/v1/jobs/2/report", headers={"Accept": "text/plain"}).text
+    text = client.get("/api/v1/jobs/2/report?format=text").text
     assert re.search(rf"Run time +{run_time}", text)
     for page in ("/jobs?user=bob", "/jobs/2"):
         html = client.get(page).text
@@ -127,7 +124,7 @@ def test_energy_of_some_nodes_is_not_shown_as_job_energy(
     missing_reason = "" if measured_joules else "it was not measured on all of the job's nodes"
     assert (energy["total_joules"], energy["source"]) == (joules, source)
     assert energy["missing"] == missing_reason
-    text = client.get("/api/v1/jobs/2/report", headers={"Accept": "text/plain"}).text
+    text = client.get("/api/v1/jobs/2/report?format=text").text
     assert ("of the measured nodes only" in text) == bool(missing_reason)
     if joules is None:
         assert re.search(f"Energy +not known: {missing_reason}", text)

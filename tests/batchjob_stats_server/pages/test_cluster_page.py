@@ -5,12 +5,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
-from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.records import QuarantinedRow
 from batchjob_stats_db.database.upsert import store_quarantined
 from batchjob_stats_server import app
-from batchjob_stats_server.mail_template import load_mail_template
-from batchjob_stats_server.options import ReportOptions
 from tests.batchjob_stats_server.conftest import PROXY, SECRET
 from tests.batchjob_stats_server.pages.conftest import HTML, element_text, open_as, parse_page
 from tests.batchjob_stats_server.pages.test_pages import table_rows
@@ -139,7 +136,7 @@ def test_admin_page_lists_missing_data_and_links_emails(example_page):
     parts = urlsplit(links[0])
     assert parts.scheme == "mailto"
     assert parts.path.endswith("@example.org")
-    assert "hours of allocated CPU time" in parse_qs(parts.query)["body"][0]
+    assert "/jobs?user=" in parse_qs(parts.query)["body"][0]
 
 
 def test_admin_page_lists_what_was_refused_by_source_and_rule(services, proxy_client):
@@ -156,14 +153,3 @@ def test_admin_page_lists_what_was_refused_by_source_and_rule(services, proxy_cl
 def test_advice_links_to_help_of_the_site(example_page):
     text = example_page("/jobs/40133?cluster=alpha").text
     assert 'href="https://hpc.example.org/advice#unbalanced-nodes"' in text
-
-
-def test_mail_template_errors_name_the_option(tmp_path):
-    with pytest.raises(SettingsError, match=r"mail-address: expected .user."):
-        load_mail_template(ReportOptions(mail_address="help@example.org"))
-    (tmp_path / "template").write_text("Your jobs\n{name}, please look\n")
-    options = ReportOptions(mail_address="{user}@x", mail_file=str(tmp_path / "template"))
-    with pytest.raises(
-        SettingsError, match=r"mail-file: unknown field .name.; expected one of user, cluster"
-    ):
-        load_mail_template(options)

@@ -8,7 +8,6 @@ import pytest
 
 from batchjob_stats_db.database import schema
 from batchjob_stats_db.queries.efficiency import columns
-from batchjob_stats_server.api.report import negotiate_format
 from batchjob_stats_server.report import forms as written
 from batchjob_stats_server.report.build import build_report
 from batchjob_stats_server.report.model import NodeUse, ReportInput
@@ -335,20 +334,3 @@ def test_report_serializes_to_json():
     found = json.loads(json.dumps(dataclasses.asdict(report_of(**FULL))))
     assert found["efficiency"][0]["formula"]
     assert found["job"]["start_time"] == T * 1000
-
-
-@pytest.mark.parametrize(
-    ("accept", "form"),
-    [
-        ("*/*", "json"),
-        ("text/html,application/xhtml+xml,*/*;q=0.8", "html"),
-        ("text/plain;q=0.5, text/markdown", "markdown"),
-        ("application/json;q=0, text/plain", "text"),
-        ("image/png", "json"),
-        ("text/html;q=x", "json"),
-        ("", "json"),
-    ],
-)
-def test_format_negotiation(accept, form):
-    forms = {"text/html": "html", "text/plain": "text", "text/markdown": "markdown"}
-    assert negotiate_format(accept, {**forms, "application/json": "json"}, "json") == form
