@@ -26,7 +26,6 @@ def run(arguments: list[str]) -> int:
     add("--job", default="", help="only this job")
     add("--cluster", default="", help="only jobs on this cluster")
     add("--account", default="", help="account of a digest, which its coordinators may have")
-    add("--mail", default="", metavar="ADDRESS", help="another address than the site knows")
     add("--webhook", default="", metavar="URL", help="a webhook instead of mail")
     add("--ntfy", default="", metavar="TOPIC", help="a topic of ntfy instead of mail")
     add("--off", action="store_true", help="send nothing, whatever the site's default")
@@ -56,10 +55,10 @@ def run(arguments: list[str]) -> int:
 
 def _place(given: Any) -> dict[str, str]:
     """The channel and its target; raises SettingsError if several are given."""
-    found = [(name, getattr(given, name)) for name in ("mail", *_CHANNELS) if getattr(given, name)]
+    found = [(name, getattr(given, name)) for name in _CHANNELS if getattr(given, name)]
     found += [("off", "")] if given.off else []
     if len(found) > 1:
-        raise SettingsError("expected one of --mail, --webhook, --ntfy and --off")
+        raise SettingsError("expected one of --webhook, --ntfy and --off")
     channel, target = found[0] if found else ("mail", "")
     return {"channel": channel, "target": target}
 

@@ -14,7 +14,7 @@ _shtab_batchjob_job_option_strings=(-h --help --server --token-file --cert --key
 _shtab_batchjob_seff_option_strings=(-h --help --server --token-file --cert --key --ca-file --data --cluster --wait -n --no-color --utc)
 _shtab_batchjob_epilog_option_strings=(-h --help --exporter --utc)
 _shtab_batchjob_mail_option_strings=(-h --help --server --token-file --cert --key --ca-file --data --cluster --smtp --from --wait -n --no-color -s --subject --utc)
-_shtab_batchjob_notify_option_strings=(-h --help --server --token-file --cert --key --ca-file --data --job --cluster --account --mail --webhook --ntfy --off --quiet-hours --remove --format)
+_shtab_batchjob_notify_option_strings=(-h --help --server --token-file --cert --key --ca-file --data --job --cluster --account --webhook --ntfy --off --quiet-hours --remove --format)
 _shtab_batchjob_stats_option_strings=(-h --help --server --token-file --cert --key --ca-file --data --user --account --tool --name --cluster --partition --node --record-id --workflow --state --since --until --by --format)
 _shtab_batchjob_metrics_option_strings=(-h --help --type --since --until --limit --utc --json -f --follow --no-follow --server --token-file --cert --key --ca-file --data --samples)
 _shtab_batchjob_logs_option_strings=(-h --help --server --token-file --cert --key --ca-file --data --follow -f --stream --since --until --limit --timestamps --utc)
@@ -113,7 +113,7 @@ _shtab_batchjob_manual___directory_COMPGEN=_shtab_compgen_dirs
 
 _shtab_batchjob_run___cgroup_choices=(auto always never)
 _shtab_batchjob_jobs___format_choices=(table json csv)
-_shtab_batchjob_job___format_choices=(text json markdown html seff jobstats)
+_shtab_batchjob_job___format_choices=(text json markdown html seff)
 _shtab_batchjob_notify___format_choices=(table json)
 _shtab_batchjob_stats___by_choices=(name tool account user partition state cluster)
 _shtab_batchjob_stats___format_choices=(table json csv)

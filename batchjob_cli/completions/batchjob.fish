@@ -54,7 +54,7 @@ function _shtab_batchjob_using
 end
 
 set -g _shtab_batchjob_commands up run jobs job seff epilog mail notify stats metrics logs stop cancel delete doctor top completion manual
-set -g _shtab_batchjob_opts_with_value --account --at --auth.client-ca-file --auth.client-crl-file --by --ca-file --cert --cgroup --cluster --columns --config.file --cpu-list --cpus --data --directory --exporter --exporter-address --format --from --gpus --grace --interval --io --job --key --limit --listen-address --log-size --log.format --log.level --mail --memory --metrics --name --node --ntfy --partition --program --quiet-hours --record-id --remove --samples --samples.interval --samples.keep --samples.most --scheduler-interval --script --server --since --smtp --sort --state --stream --subject --threshold.advised-gpu-use --threshold.advised-use --threshold.enough-coverage --threshold.fair-use --threshold.gpu-weight --threshold.idle-after --threshold.idle-gpu --threshold.low-use --threshold.near-limit --threshold.uneven-use --time-limit --token-file --tool --tsdb.url --type --until --user --wait --web.allowed-host --web.tls-cert-file --web.tls-key-file --webhook --workflow -o -s
+set -g _shtab_batchjob_opts_with_value --account --at --auth.client-ca-file --auth.client-crl-file --by --ca-file --cert --cgroup --cluster --columns --config.file --cpu-list --cpus --data --directory --exporter --exporter-address --format --from --gpus --grace --interval --io --job --key --limit --listen-address --log-size --log.format --log.level --memory --metrics --name --node --ntfy --partition --program --quiet-hours --record-id --remove --samples --samples.interval --samples.keep --samples.most --scheduler-interval --script --server --since --smtp --sort --state --stream --subject --threshold.advised-gpu-use --threshold.advised-use --threshold.enough-coverage --threshold.fair-use --threshold.gpu-weight --threshold.idle-after --threshold.idle-gpu --threshold.low-use --threshold.near-limit --threshold.uneven-use --time-limit --token-file --tool --tsdb.url --type --until --user --wait --web.allowed-host --web.tls-cert-file --web.tls-key-file --webhook --workflow -o -s
 
 complete -c batchjob -e
 complete -c batchjob -f
@@ -153,7 +153,7 @@ complete -c batchjob -n '_shtab_batchjob_using job' -l key -xka "(__fish_complet
 complete -c batchjob -n '_shtab_batchjob_using job' -l ca-file -xka "(__fish_complete_path (commandline -ct))" -d 'CA certificates to trust (PEM) (default: $BATCHJOB_CA_FILE)'
 complete -c batchjob -n '_shtab_batchjob_using job' -l data -xka "(__fish_complete_directories)" -d 'data directory of the local database (default: $BATCHJOB_DATA or ~/.local/state/batchjob)'
 complete -c batchjob -n '_shtab_batchjob_using job' -l cluster -x -d 'cluster, if several have a job with this id'
-complete -c batchjob -n '_shtab_batchjob_using job' -l format -xka "text json markdown html seff jobstats" -d 'output format (default: text)'
+complete -c batchjob -n '_shtab_batchjob_using job' -l format -xka "text json markdown html seff" -d 'output format (default: text)'
 complete -c batchjob -n '_shtab_batchjob_using job' -l script -xka "(__fish_complete_path (commandline -ct))" -d 'print FILE, a batch script, with the request that the report advises; without FILE, print the job'"'"'s own script, if the site keeps it'
 complete -c batchjob -n '_shtab_batchjob_using job' -l utc -d 'show times in UTC (default: local time)'
 complete -c batchjob -n '_shtab_batchjob_using job; and test $_shtab_batchjob_npos -eq 0' -ka "(_batchjob_jobs)" -d 'job id in the notation of the scheduler, or its name; for a local run a prefix of its id is enough; with --script FILE, the last job of the script'"'"'s name is the default'
@@ -201,7 +201,6 @@ complete -c batchjob -n '_shtab_batchjob_using notify' -l data -xka "(__fish_com
 complete -c batchjob -n '_shtab_batchjob_using notify' -l job -x -d 'only this job'
 complete -c batchjob -n '_shtab_batchjob_using notify' -l cluster -x -d 'only jobs on this cluster'
 complete -c batchjob -n '_shtab_batchjob_using notify' -l account -x -d 'account of a digest, which its coordinators may have'
-complete -c batchjob -n '_shtab_batchjob_using notify' -l mail -x -d 'another address than the site knows'
 complete -c batchjob -n '_shtab_batchjob_using notify' -l webhook -x -d 'a webhook instead of mail'
 complete -c batchjob -n '_shtab_batchjob_using notify' -l ntfy -x -d 'a topic of ntfy instead of mail'
 complete -c batchjob -n '_shtab_batchjob_using notify' -l off -d 'send nothing, whatever the site'"'"'s default'

@@ -63,9 +63,7 @@ _INLINE_STYLE_POLICY = (
     response_model=model.Report,
     responses={200: {"content": {media_type: {} for media_type, _ in FORMS.values()}}},
 )
-def job_report(
-    caller: CurrentCaller, jobid: JobId, params: InQuery[ReportQuery]
-) -> Response:
+def job_report(caller: CurrentCaller, jobid: JobId, params: InQuery[ReportQuery]) -> Response:
     """Efficiency, energy, comparison with similar jobs, and advice; interim while the job runs."""
     try:
         zone = ZoneInfo(params.zone)

@@ -22,18 +22,6 @@ _Line = Annotated[str, StringConstraints(max_length=256, pattern=_PRINTABLE)]
 _EVENT = "end, failure, started, idle=30m, memory=90% or digest"
 
 
-class MessageOffer(BaseModel):
-    """What the site sends; without channels, nothing."""
-
-    channels: list[str]
-    defaults: list[str] = Field(
-        description="Events that people without a subscription for them are told of by mail."
-    )
-    domains: list[str] = Field(description="Domains of addresses that you may give.")
-    webhooks: list[str] = Field(description="URLs with which yours must begin.")
-    quiet_hours: str
-
-
 class SubscriptionRow(BaseModel):
     """A subscription of the caller; empty texts mean all clusters and jobs, and own jobs."""
 
@@ -58,7 +46,7 @@ class NewSubscription(BaseModel):
     )
     channel: Word = Field(store.MAIL, description="mail, webhook, ntfy or off.")
     target: Annotated[str, StringConstraints(max_length=2048, pattern=_PRINTABLE)] = Field(
-        "", description="Address, URL or topic; empty: the address on record."
+        "", description="URL or topic; empty for mail, which goes to the address on record."
     )
     cluster: _Line = Field("", description="Default: all clusters of the caller.")
     jobid: _Line = Field("", description="Only this job.")
@@ -75,13 +63,9 @@ class MadeSubscription(BaseModel):
 
 
 @router.get("/messages")
-def messages(caller: CurrentCaller) -> MessageOffer:
+def messages(caller: CurrentCaller) -> Offer:
     """What the site offers to tell people."""
-    offer = read_offer(caller.services) or Offer(())
-    return MessageOffer(
-        channels=list(offer.channels), defaults=list(offer.defaults),
-        domains=list(offer.domains), webhooks=list(offer.webhooks), quiet_hours=offer.quiet,
-    )  # fmt: skip
+    return read_offer(caller.services) or Offer(())
 
 
 def read_offer(services: Services) -> Offer | None:

@@ -276,8 +276,8 @@ GUARDS: Mapping[str, Guard] = {
         messages.webhook_to_a_place_of_the_citizen,
         {f"{_DB}.database.subscriptions:Offer.check_target": returns(None)},
     ),
-    "domains of addresses": Guard(
-        messages.mail_to_an_address_of_another_domain,
+    "addresses of mails": Guard(
+        messages.mail_to_another_address,
         {f"{_DB}.database.subscriptions:Offer.check_target": returns(None)},
     ),
     "accounts of digests": Guard(

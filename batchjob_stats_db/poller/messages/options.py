@@ -85,8 +85,6 @@ class MessageOptions:
         parse=_parse_address)
     address_command: str = option("", "Program that prints the address of the user whose name is "
         "its argument, instead of messages.address.", metavar="PATH")
-    address_domain: tuple[str, ...] = option((),
-        "Domain of addresses that people may give instead of their own.", repeat=True)
     webhook: tuple[str, ...] = option((),
         "URL with which those of people's webhooks must begin; none: no webhooks.",
         parse=values.http_url, repeat=True)
@@ -101,7 +99,7 @@ class MessageOptions:
         if not self.server or not channels:
             return None
         defaults = tuple(map(str, self.default))
-        return Offer(channels, defaults, self.address_domain, self.webhook, self.quiet_hours)
+        return Offer(channels, defaults, self.webhook, self.quiet_hours)
 
     def problems(self) -> Iterator[str]:
         """What contradicts itself or is missing, one line each."""

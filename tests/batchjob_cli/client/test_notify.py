@@ -20,7 +20,7 @@ def told(data, server, capsys):
     """Runs the command against a server whose site sends mails and to webhooks."""
     url, file = server
     engine = writer_engine(records.record_runs(Path(data)))
-    offer = Offer(("mail", "webhook"), ("failure",), (), ("https://hooks.example.org",), "")
+    offer = Offer(("mail", "webhook"), ("failure",), ("https://hooks.example.org",))
     with engine.begin() as db:
         subscriptions.write_offer(db, "local", offer, int(time.time()))
     engine.dispose()
@@ -45,7 +45,7 @@ def test_webhook_has_a_key(told):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["end", "--mail=a@b", "--off"], "expected one of --mail"),
+        (["end", "--ntfy=topic", "--off"], "expected one of --webhook"),
         (["end", "--ntfy=topic"], "channel: expected one of mail, webhook, off"),
         (["lunch"], "expected end, failure"),
         (["--remove=99"], "there is no such subscription"),

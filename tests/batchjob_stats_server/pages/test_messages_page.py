@@ -15,7 +15,7 @@ HOOKS = "https://hooks.example.org/team"
 
 @pytest.fixture
 def offer(services):
-    offer = Offer(("mail", "webhook", "ntfy"), ("failure",), ("example.org",), (HOOKS,), "")
+    offer = Offer(("mail", "webhook", "ntfy"), ("failure",), (HOOKS,))
     with services.writer.begin() as db:
         subscriptions.write_offer(db, "c1", offer, NOW)
     return offer
@@ -64,8 +64,7 @@ def test_form_of_another_site_or_of_none_is_refused(alice, path):
     [
         ({"event": "lunch"}, "expected end, failure"),
         ({"event": "idle=1s"}, "expected end, failure"),
-        ({"target": "alice@example.net"}, "expected an address at example.org"),
-        ({"target": "a@example.org,eve@example.net"}, "expected an address at"),
+        ({"target": "alice@example.net"}, "the address that the site knows"),
         ({"quiet_hours": "at night"}, "expected hours such as"),
         ({"channel": "pigeon"}, "expected one of mail"),
         ({"channel": "ntfy", "target": "a/b"}, "expected a topic"),

@@ -13,7 +13,7 @@ HOOKS = "https://hooks.example.org/team"
 
 
 def offer_messages(site: Site) -> None:
-    offer = Offer(("mail", "webhook", "ntfy"), (), ("example.org",), (HOOKS,), "")
+    offer = Offer(("mail", "webhook", "ntfy"), (), (HOOKS,))
     with site.services.writer.begin() as db:
         subscriptions.write_offer(db, "c1", offer, site.now)
 
@@ -43,7 +43,7 @@ def webhook_to_a_place_of_the_citizen(site, dice):
 
 
 @citizen(MESSAGES)
-def mail_to_an_address_of_another_domain(site, dice):
+def mail_to_another_address(site, dice):
     target = dice.choice(
         ["x@evil.example", "x@example.org.evil.example", "a@example.org,b@evil.example",
          "x@example.org\nBcc: y@evil.example", f"{uuid.uuid4()}@sub.evil.example"]
