@@ -64,7 +64,6 @@ class BatchWriter:
         count_ended(self._metrics, cluster, written.newly_ended, self._store.clock())
         for outcome, number in written.counts.items():
             self._metrics.jobs.labels(cluster, outcome).inc(number)
-        self._metrics.vanished_jobs.labels(cluster).inc(len(batch.vanished))
         self.on_progress()
 
     def count_refused(self, refused: Counter[Refusal]) -> None:

@@ -168,7 +168,7 @@ class Poller:
         yield "comments", partial(self._write_comments, stop, self._now())
         yield "sums", partial(self._roll_up, stop)
         yield "retention", partial(delete_expired, self.store, self._retention, self._now())
-        yield "counts", self._count_unfinished
+        yield "queue", self._show_queue
 
     def _run_step(self, name: str, work: _Work) -> bool:
         """Do the work if it is due by its pace, if it has one; returns whether it succeeded.
@@ -199,13 +199,11 @@ class Poller:
     def _record_failure(self, step: str, error: Exception) -> None:
         """Log a failure once and count it; a source's is stored as well, for the pages."""
         name = self.cluster.name
-        if isinstance(error, sa.exc.DBAPIError):
+        if not isinstance(error, SchedulerError):  # polls count these
             # Disk full, or the database locked or gone: nothing was committed, so nothing is lost.
-            self.metrics.database_errors.labels(name).inc()
-        elif isinstance(error, TimeSeriesError):
-            self.metrics.history_errors.labels(name).inc()
-        elif not isinstance(error, SchedulerError):  # a fault of ours, or an unforeseen input
-            self.metrics.step_errors.labels(name, step).inc()
+            is_database = isinstance(error, sa.exc.DBAPIError)
+            known = "tsdb" if isinstance(error, TimeSeriesError) else "other"
+            self.metrics.step_errors.labels(name, step, "database" if is_database else known).inc()
             log.debug("%s: %s", name, step, exc_info=error)
         if step in self._sources and not is_database_failure(error):
             self._batch_writer.record_failure(step, _words(error))
@@ -238,7 +236,6 @@ class Poller:
         `key` is the name of the watermark. With `since`, the reading is a backfill: it begins there
         unless it was begun before, and no job counts as vanished.
         """
-        name = self.cluster.name
         watermark = self.store.watermark(key)
         begin = since if since is not None else int(self.store.clock() - self._poll.first)
         unfinished = self.store.unfinished() if since is None else {}
@@ -248,8 +245,6 @@ class Poller:
             self._batch_writer.write(batch, key, self._monotonic() - started)
             if batch.late:
                 self._rereader.request(source.name)
-            behind = max(0.0, self.store.clock() - batch.covered_until)
-            self.metrics.behind_seconds.labels(name, source.name).set(behind)
             yield batch.covered_until
             started = self._monotonic()
 
@@ -274,11 +269,7 @@ class Poller:
         self._record_success(source.name)
 
     def _measure_running(self, live: LiveMeasurement) -> None:
-        started, name = self._monotonic(), self.cluster.name
-        failed = live.run(self._now())
-        self.metrics.live_duration.labels(name).set(self._monotonic() - started)
-        self.metrics.live_jobs.labels(name).set(live.continued + live.looked_at)
-        self._log_failed(failed)
+        self._log_failed(live.run(self._now()))
 
     def _measure(self, stop: threading.Event) -> None:
         while not stop.is_set() and self.measure_due_jobs():
@@ -347,14 +338,12 @@ class Poller:
                 with self.store.transaction() as db:
                     roll_up(db, name, day, now)
                 self._signal_progress()
-                self.metrics.rolled_up_days.labels(name).inc()
 
         do_each(days, rebuild)
         return days
 
-    def _count_unfinished(self) -> None:
-        number = len(self.store.unfinished())
-        self.metrics.unfinished_jobs.labels(self.cluster.name).set(number)
+    def _show_queue(self) -> None:
+        """Show what alerts and people need of waiting and running jobs."""
         with self.store.engine.connect() as db:
             gpus = held_gpus(db, self.cluster.name)
             waits = usual_waits(db, EVERYTHING, self.cluster.name, self._now())

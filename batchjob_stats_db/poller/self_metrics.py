@@ -61,15 +61,10 @@ class PollerMetrics:
         self.last_success = gauge("last_success_timestamp_seconds",
             "Time of the last successful poll of a source.", "source")
         self.poll_interval = gauge("poll_interval_seconds", "Poll interval of a source.", "source")
-        self.behind_seconds = gauge("behind_seconds", "Time since a source's watermark.", "source")
         self.jobs = counter("jobs", "Job records read, by outcome.", "outcome")
         self.refused = counter("refused",
             "What the gate refused: a record once for each rule that it broke, and of measurements "
             "each series or figure.", "source", "rule")
-        self.vanished_jobs = counter("vanished_jobs",
-            "Jobs that their scheduler no longer knows, without a recorded end.")
-        self.unfinished_jobs = gauge("unfinished_jobs",
-            "Recorded jobs that are pending or running.")
         self.job_gpus = gauge("job_gpus",
             "GPUs that the scheduler has allocated to a running job.", "jobid", "user")
         self.usual_wait = gauge("usual_wait_seconds",
@@ -79,10 +74,6 @@ class PollerMetrics:
             "Jobs whose end was recorded within a day, on each of their nodes.", "node", "result")
         self.tracked_work = counter("tracked_work",
             "Finished pieces of tracked work, by tool.", "tool", "result")
-        self.live_duration = gauge("live_duration_seconds",
-            "Duration of the last measurement of the running jobs.")
-        self.live_jobs = gauge("live_jobs",
-            "Jobs that the last measurement of running jobs covered.")
         self.measured_jobs = counter("measured_jobs",
             "Jobs whose usage was measured while they ran or within a day.")
         self.jobs_with_caveats = counter("jobs_with_caveats",
@@ -90,21 +81,16 @@ class PollerMetrics:
         self.run_seconds = counter("measured_job_seconds", "Run time of the measured jobs.")
         self.covered_seconds = counter("covered_job_seconds",
             "Run time of the measured jobs that is covered by samples.")
-        self.dropped_series = counter("dropped_series",
-            "Series excluded because they belong to another user or are not numbers.")
-        self.history_errors = counter("history_errors", "Failed queries of the TSDB.")
         self.job_comments = counter("job_comments",
             "Ended jobs whose comment in accounting was to be written, by outcome.", "outcome")
-        self.rolled_up_days = counter("rolled_up_days", "Days whose sums were recomputed.")
-        self.database_errors = counter("database_errors",
-            "Steps of poll cycles that failed because of the database.")
         self.messages = counter("messages",
             "Events that people were told of, or not, by result: sent, failed or dropped.",
             "channel", "result")
         self.messages_waiting = gauge("messages_waiting",
             "Events of which messages wait to be sent.")
         self.step_errors = counter("step_errors",
-            "Steps of poll cycles that an unexpected error ended.", "step")
+            "Steps of poll cycles that failed: because of the tsdb, the database, or other reasons.",
+            "step", "reason")
         # fmt: on
         self.shown: dict[Gauge, set[tuple[str, ...]]] = {}  # labels of series that may go
         self.tool_labels: set[str] = set()  # values of the label "tool"
@@ -182,7 +168,6 @@ def count_measured(
     Tracked work is left out, since no exporter has samples of it.
     """
     for job, usage in usages.items():
-        metrics.dropped_series.labels(cluster).inc(usage.dropped_series)
         if job.tool or (job.end is not None and now - job.end > _RECENT_SECONDS):
             continue
         seconds = max(0.0, (job.end if job.end is not None else now) - job.start)

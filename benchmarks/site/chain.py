@@ -99,8 +99,8 @@ class Chain(NamedTuple):
         return self._of_poller("poll_duration_seconds")
 
     def failed_queries(self) -> float:
-        """Of the poller to the store."""
-        return self._of_poller("history_errors_total")
+        """Steps of the poller that failed."""
+        return self._of_poller("step_errors_total")
 
     def _of_poller(self, name: str) -> float:
         found = exporter.parse(get(f"{self.poller_url}/metrics").decode(), 0)

@@ -51,7 +51,7 @@ def test_failure_counters_start_at_zero(metrics, job):
 
 def test_counters_of_a_cluster_start_at_zero(metrics):
     metrics.begin("c", ["sacct"])
-    for name in ("history_errors_total", "jobs_with_caveats_total", "vanished_jobs_total"):
+    for name in ("measured_jobs_total", "jobs_with_caveats_total"):
         assert metric_value(metrics, name, cluster="c") == 0
     failed = {"cluster": "c", "source": "sacct", "result": "error"}
     assert metric_value(metrics, "polls_total", **failed) == 0

@@ -117,7 +117,8 @@ def test_step_that_fails_is_counted_and_the_others_are_done(engine, rows, step, 
         assert not failing.run_cycle()
     names = {"_measure": "measurements", "_roll_up": "sums", "delete_expired": "retention",
              "_poll_source": "simulated"}  # fmt: skip
-    assert metric(failing, "step_errors_total", cluster="c1", step=names[step]) == 1
+    failed = {"cluster": "c1", "step": names[step], "reason": "other"}
+    assert metric(failing, "step_errors_total", **failed) == 1
     assert len(rows(schema.job)) == (0 if step == "_poll_source" else 50)
     measured = len(rows(schema.job_usage))
     assert measured == (0 if step in ("_poll_source", "_measure") else 50)
