@@ -89,7 +89,7 @@ class PollerMetrics:
         self.messages_waiting = gauge("messages_waiting",
             "Events of which messages wait to be sent.")
         self.step_errors = counter("step_errors",
-            "Steps of poll cycles that failed: because of the tsdb, the database, or other reasons.",
+            "Steps of poll cycles that failed, by reason: tsdb, database or other.",
             "step", "reason")
         # fmt: on
         self.shown: dict[Gauge, set[tuple[str, ...]]] = {}  # labels of series that may go

@@ -1,6 +1,6 @@
 """The named quantities of a job that rules can use."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from typing import Any, NamedTuple
 
@@ -14,22 +14,22 @@ from batchjob_stats_server.report.headline import ending_signal
 from batchjob_stats_server.report.model import ReportInput
 from batchjob_stats_server.report.right_size import memory_words, time_words
 
+Evaluate = Callable[[ReportInput], FactValue]
+
 
 class JobFact(NamedTuple):
     """A quantity: its unit (or "word"), its description, and the function that computes it."""
 
     unit: str
     about: str
-    evaluate: Callable[[ReportInput], FactValue]
+    evaluate: Evaluate
 
 
-def _job_column(column: str) -> Callable[[ReportInput], FactValue]:
+def _job_column(column: str) -> Evaluate:
     return lambda inputs: inputs.job[column]
 
 
-def _usage_ratio(
-    column: str, of: Callable[[ReportInput], float | None]
-) -> Callable[[ReportInput], FactValue]:
+def _usage_ratio(column: str, of: Callable[[ReportInput], float | None]) -> Evaluate:
     """A column of the usage divided by `of`."""
 
     def value(inputs: ReportInput) -> FactValue:
@@ -71,7 +71,7 @@ def _coverage(inputs: ReportInput) -> FactValue:
 
 def _times_nodes(
     of_node: Callable[[ReportInput], float | None],
-) -> Callable[[ReportInput], FactValue]:
+) -> Evaluate:
     """An amount of each node, for all nodes."""
     return lambda inputs: (
         None
@@ -82,7 +82,7 @@ def _times_nodes(
 
 def _in_words(
     write: Callable[[ReportInput, float], str], amount: Callable[[ReportInput], float | None]
-) -> Callable[[ReportInput], FactValue]:
+) -> Evaluate:
     """An amount in the notation of the job's scheduler."""
 
     def value(inputs: ReportInput) -> FactValue:
@@ -147,13 +147,11 @@ def _idlest_node(inputs: ReportInput) -> FactValue:
     return min(known, key=lambda node: node.cpu_seconds or 0).node if known else None
 
 
-def _flag(about: str, holds: Callable[[ReportInput], bool]) -> JobFact:
-    return JobFact("word", f"{about}: yes or no.", lambda inputs: "yes" if holds(inputs) else "no")
+def _yes_or_no(holds: Callable[[ReportInput], bool]) -> Evaluate:
+    return lambda inputs: "yes" if holds(inputs) else "no"
 
 
-def _gpu_time(
-    column: str, choose: Callable[[list[float]], float]
-) -> Callable[[ReportInput], FactValue]:
+def _gpu_time(column: str, choose: Callable[[list[float]], float]) -> Evaluate:
     """The least or most of a time of the GPUs, relative to the measured time."""
 
     def value(inputs: ReportInput) -> FactValue:
@@ -184,232 +182,126 @@ THRESHOLD_FACTS: Mapping[str, JobFact] = {
 }
 """The site's thresholds, so that rules and pages judge alike."""
 
+_FACTS: Sequence[tuple[str, str, str, Evaluate]] = (
+    ("state", "word", "State of the job.", _job_column("state")),
+    ("ended", "word", "Whether the job has ended: yes or no.",
+     _yes_or_no(lambda m: m.job["end_time"] is not None)),
+    ("started", "word", "Whether the job has started: yes or no.",
+     _yes_or_no(lambda m: m.job["start_time"] is not None)),
+    ("measured", "word", "Whether anything was measured: yes or no.",
+     _yes_or_no(lambda m: explain.is_measured(m.job))),
+    ("in_array", "word", "Whether the job is a task of an array: yes or no.",
+     _yes_or_no(lambda m: bool(m.job["array_jobid"]))),
+    ("exit_code", "count", "Exit code.", _job_column("exit_code")),
+    ("exit_signal", "count", "Signal that ended the job, or a step of it; 0: none.", ending_signal),
+    ("elapsed", "seconds", "Run time.", _elapsed),
+    ("time_limit", "seconds", "Time limit.", _job_column("time_limit_seconds")),
+    ("time_ratio", "ratio", "Run time / time limit.",
+     lambda m: explain.time_ratio(m.job, m.now).ratio),
+    ("time_to_ask", "seconds", "Longest run time of this and similar jobs, with `cpus_to_ask`, "
+     "plus 20 %, rounded up.", right_size.seconds_to_request),
+    ("longest_time", "seconds", "Longest run time of this and similar jobs.",
+     right_size.longest_seconds),
+    ("time_request", "word", "`time_to_ask` in the notation of the scheduler.",
+     _in_words(time_words, right_size.seconds_to_request)),
+    ("time_after_timeout", "word", "What longer runs of the name took plus 20 %, else twice the "
+     "longest time limit that was too short, in the notation of the scheduler; no more than jobs "
+     "of the partition had.", _time_after_timeout),
+    ("coverage", "ratio", "Fraction of the job's node time that the figures cover; 1 if they are "
+     "from accounting only.", _coverage),
+    ("cpu_final", "word", "Whether the CPU figures cover the whole job and are final: yes or no.",
+     _yes_or_no(lambda m: explain.is_cpu_final(m.job))),
+    ("memory_final", "word", "Whether the memory figures cover the whole job and are final: yes or "
+     "no.", _yes_or_no(lambda m: explain.is_memory_final(m.job))),
+    ("gpu_final", "word", "Whether the GPU figures cover the whole job and are final: yes or no.",
+     _yes_or_no(lambda m: explain.is_measured_final(m.job))),
+    ("nodes_final", "word", "Whether the figures of each node cover the whole job and are final: "
+     "yes or no.", _yes_or_no(lambda m: explain.is_measured_final(m.job))),
+    ("nodes", "count", "Nodes allocated.", _job_column("allocated_nodes")),
+    ("cpus", "count", "CPUs allocated.", _job_column("allocated_cpus")),
+    ("cpu_ratio", "ratio", "CPU efficiency.", _job_column("cpu_efficiency")),
+    ("cpus_used", "count", "CPUs in use on average.", _cpus_used),
+    ("cpus_peak", "count", "Most CPUs in use on one node between two samples; of completed jobs "
+     "without GPUs that used less than `fair_use`.", right_size.node_cpus_peak),
+    ("cpus_to_ask", "count", "`cpus_peak` plus 20 %, rounded up, or more if the job could take a "
+     "quarter longer, or beyond its time limit; for all nodes.",
+     _times_nodes(right_size.node_cpus_to_request)),
+    ("single_threaded", "word", "Whether one CPU was in use all the time, and no more: yes or no.",
+     _yes_or_no(right_size.is_single_threaded)),
+    ("cpu_throttled_ratio", "ratio", "Time throttled by the CPU quota / available CPU time.",
+     _usage_ratio("usage_throttled_seconds", lambda m: m.job["cpu_available_seconds"])),
+    ("cpu_waiting_ratio", "ratio", "Fraction of time in which at least one task waited for a CPU.",
+     _usage_ratio("usage_cpu_waiting_seconds", _node_time_seconds)),
+    ("threads", "count", "Most threads at once, summed over nodes; where the kernel counts none, "
+     "the most seen.", _job_column("usage_threads_peak")),
+    ("node_balance_ratio", "ratio", "CPU time of the least busy node / mean of the nodes.",
+     _node_balance),
+    ("idlest_node", "word", "The least busy node.", _idlest_node),
+    ("memory_limit", "bytes", "Memory allocated, on the nodes measured.",
+     lambda m: explain.memory_available_bytes(m.job)),
+    ("memory_peak", "bytes", "Peak memory, summed over nodes; includes page cache if it was "
+     "measured.", _job_column("memory_used_bytes")),
+    ("memory_ratio", "ratio", "Memory efficiency.", _job_column("memory_efficiency")),
+    ("working_set", "bytes", "Mean memory without inactive page cache.",
+     _job_column("usage_working_set_average_bytes")),
+    ("memory_need", "bytes", "Maximum memory needed on one node by this and similar jobs.",
+     right_size.node_memory_need),
+    ("memory_to_ask", "bytes", "`memory_need` plus 20 %, rounded up, for all nodes.",
+     _times_nodes(right_size.node_memory_to_request)),
+    ("memory_request", "word", "`memory_to_ask` in the notation of the scheduler.",
+     _in_words(memory_words, right_size.node_memory_to_request)),
+    ("memory_after_kill", "word", "What larger runs of the name needed plus 20 %, else twice what "
+     "was too little, in the notation of the scheduler; no more than the largest node of the "
+     "cluster has.", _memory_after_kill),
+    ("killed_runs", "count", "Other runs of the name, of the latest 50, that ran out of memory.",
+     lambda m: sum(run["state"] == JobState.OUT_OF_MEMORY for run in m.runs_of_name)),
+    ("memory_limit_hits", "count", "Number of times the memory limit was reached.",
+     _job_column("usage_memory_limit_hits")),
+    ("memory_waiting_ratio", "ratio", "Fraction of time in which at least one task waited for "
+     "memory.", _usage_ratio("usage_memory_waiting_seconds", _node_time_seconds)),
+    ("oom_kills", "count", "Processes that the OOM killer terminated.",
+     _job_column("usage_oom_kills")),
+    ("swap_peak", "bytes", "Maximum swap in use.", _job_column("usage_swap_peak_bytes")),
+    ("io_waiting_ratio", "ratio", "Fraction of time in which at least one task waited for storage.",
+     _usage_ratio("usage_io_waiting_seconds", _node_time_seconds)),
+    ("gpus", "count", "GPUs that the job held.", lambda m: m.job["gpus_held"] or 0),
+    ("gpu_ratio", "ratio", "GPU efficiency.", _job_column("usage_gpu_utilization_ratio")),
+    ("gpu_observed", "ratio", "Part of the measured time in which the GPU that was observed least "
+     "was observed while no other job held it.", _gpu_time("observed_seconds", min)),
+    ("gpu_shared", "ratio", "Part of the measured time in which other jobs held a GPU of the job "
+     "as well.", _gpu_time("shared_seconds", max)),
+    ("gpus_untouched", "count", "Known GPUs on which no process of the job was ever seen.",
+     _untouched_gpus),
+    ("gpu_profiled", "ratio", "Part of the measured time that `gpu_sm` and the like cover (Hopper "
+     "and later).", _gpu_time("profiled_seconds", min)),
+    ("gpu_sm", "ratio", "Multiprocessors in use, mean.", _job_column("usage_gpu_sm_active_ratio")),
+    ("gpu_sm_when_busy", "ratio", "`gpu_sm` / `gpu_ratio`.",
+     _usage_ratio("usage_gpu_sm_active_ratio", lambda m: m.job["usage_gpu_utilization_ratio"])),
+    ("gpu_tensor", "ratio", "Activity of tensor cores, mean.",
+     _job_column("usage_gpu_tensor_active_ratio")),
+    ("gpu_dram", "ratio", "Bandwidth of the GPUs' memory in use, mean.",
+     _job_column("usage_gpu_dram_active_ratio")),
+    ("gpus_measured", "count", "GPUs with measurements.", lambda m: len(m.gpus)),
+    ("gpus_idle", "count", "GPUs with a mean utilisation below `idle_gpu`.", _idle_gpus),
+    ("gpus_unused", "count", "GPUs that were busy for at most 10 s and held less than 1 GiB.",
+     right_size.unused_gpus),
+    ("gpus_in_use", "count", "GPUs that were used, or held data.", _gpus_in_use),
+    ("gpus_to_ask", "count", "`gpus_in_use` of the node that used most, for all nodes, or more if "
+     "similar jobs did.", _times_nodes(right_size.node_gpus_to_request)),
+    ("gpus_counted", "word", "Whether the busy time of the GPUs was counted, not sampled: yes or "
+     "no.", _yes_or_no(lambda m: all(each["shared_seconds"] is not None for each in m.gpus))),
+    ("half_gpu_time", "seconds", "Run time, if the work on the GPU took twice as long.",
+     _half_gpu_time),
+    ("gpu_memory_peak", "bytes", "Maximum memory in use on one GPU.",
+     _job_column("usage_gpu_memory_peak_bytes")),
+    ("gpu_memory_ratio", "ratio", "`gpu_memory_peak` / memory of that GPU.", _gpu_memory_ratio),
+    ("short_jobs", "count", "Number of jobs of the user of at most a minute in the previous day, "
+     "without array tasks.", lambda m: m.short_jobs),
+    ("similar_jobs", "count", "Similar jobs that completed.", lambda m: len(m.similar)),
+)  # fmt: skip
+
 FACTS: Mapping[str, JobFact] = {
-    "state": JobFact("word", "State of the job.", _job_column("state")),
-    "ended": _flag("Whether the job has ended", lambda m: m.job["end_time"] is not None),
-    "started": _flag("Whether the job has started", lambda m: m.job["start_time"] is not None),
-    "measured": _flag("Whether anything was measured", lambda m: explain.is_measured(m.job)),
-    "in_array": _flag(
-        "Whether the job is a task of an array", lambda m: bool(m.job["array_jobid"])
-    ),
-    "exit_code": JobFact("count", "Exit code.", _job_column("exit_code")),
-    "exit_signal": JobFact(
-        "count", "Signal that ended the job, or a step of it; 0: none.", ending_signal
-    ),
-    "elapsed": JobFact("seconds", "Run time.", _elapsed),
-    "time_limit": JobFact("seconds", "Time limit.", _job_column("time_limit_seconds")),
-    "time_ratio": JobFact(
-        "ratio", "Run time / time limit.", lambda m: explain.time_ratio(m.job, m.now).ratio
-    ),
-    "time_to_ask": JobFact(
-        "seconds",
-        "Longest run time of this and similar jobs, with `cpus_to_ask`, plus 20 %, rounded up.",
-        right_size.seconds_to_request,
-    ),
-    "longest_time": JobFact(
-        "seconds", "Longest run time of this and similar jobs.", right_size.longest_seconds
-    ),
-    "time_request": JobFact(
-        "word",
-        "`time_to_ask` in the notation of the scheduler.",
-        _in_words(time_words, right_size.seconds_to_request),
-    ),
-    "time_after_timeout": JobFact(
-        "word",
-        "What longer runs of the name took plus 20 %, else twice the longest time limit that was "
-        "too short, in the notation of the scheduler; no more than jobs of the partition had.",
-        _time_after_timeout,
-    ),
-    "coverage": JobFact(
-        "ratio",
-        "Fraction of the job's node time that the figures cover; 1 if they are from "
-        "accounting only.",
-        _coverage,
-    ),
-    "cpu_final": _flag(
-        "Whether the CPU figures cover the whole job and are final",
-        lambda m: explain.is_cpu_final(m.job),
-    ),
-    "memory_final": _flag(
-        "Whether the memory figures cover the whole job and are final",
-        lambda m: explain.is_memory_final(m.job),
-    ),
-    "gpu_final": _flag(
-        "Whether the GPU figures cover the whole job and are final",
-        lambda m: explain.is_measured_final(m.job),
-    ),
-    "nodes_final": _flag(
-        "Whether the figures of each node cover the whole job and are final",
-        lambda m: explain.is_measured_final(m.job),
-    ),
-    "nodes": JobFact("count", "Nodes allocated.", _job_column("allocated_nodes")),
-    "cpus": JobFact("count", "CPUs allocated.", _job_column("allocated_cpus")),
-    "cpu_ratio": JobFact("ratio", "CPU efficiency.", _job_column("cpu_efficiency")),
-    "cpus_used": JobFact("count", "CPUs in use on average.", _cpus_used),
-    "cpus_peak": JobFact(
-        "count",
-        "Most CPUs in use on one node between two samples; of completed jobs without GPUs that "
-        "used less than `fair_use`.",
-        right_size.node_cpus_peak,
-    ),
-    "cpus_to_ask": JobFact(
-        "count",
-        "`cpus_peak` plus 20 %, rounded up, or more if the job could take a quarter longer, or "
-        "beyond its time limit; for all nodes.",
-        _times_nodes(right_size.node_cpus_to_request),
-    ),
-    "single_threaded": _flag(
-        "Whether one CPU was in use all the time, and no more", right_size.is_single_threaded
-    ),
-    "cpu_throttled_ratio": JobFact(
-        "ratio",
-        "Time throttled by the CPU quota / available CPU time.",
-        _usage_ratio("usage_throttled_seconds", lambda m: m.job["cpu_available_seconds"]),
-    ),
-    "cpu_waiting_ratio": JobFact(
-        "ratio",
-        "Fraction of time in which at least one task waited for a CPU.",
-        _usage_ratio("usage_cpu_waiting_seconds", _node_time_seconds),
-    ),
-    "threads": JobFact(
-        "count",
-        "Most threads at once, summed over nodes; where the kernel counts none, the most seen.",
-        _job_column("usage_threads_peak"),
-    ),
-    "node_balance_ratio": JobFact(
-        "ratio", "CPU time of the least busy node / mean of the nodes.", _node_balance
-    ),
-    "idlest_node": JobFact("word", "The least busy node.", _idlest_node),
-    "memory_limit": JobFact(
-        "bytes",
-        "Memory allocated, on the nodes measured.",
-        lambda m: explain.memory_available_bytes(m.job),
-    ),
-    "memory_peak": JobFact(
-        "bytes",
-        "Peak memory, summed over nodes; includes page cache if it was measured.",
-        _job_column("memory_used_bytes"),
-    ),
-    "memory_ratio": JobFact("ratio", "Memory efficiency.", _job_column("memory_efficiency")),
-    "working_set": JobFact(
-        "bytes",
-        "Mean memory without inactive page cache.",
-        _job_column("usage_working_set_average_bytes"),
-    ),
-    "memory_need": JobFact(
-        "bytes",
-        "Maximum memory needed on one node by this and similar jobs.",
-        right_size.node_memory_need,
-    ),
-    "memory_to_ask": JobFact(
-        "bytes",
-        "`memory_need` plus 20 %, rounded up, for all nodes.",
-        _times_nodes(right_size.node_memory_to_request),
-    ),
-    "memory_request": JobFact(
-        "word",
-        "`memory_to_ask` in the notation of the scheduler.",
-        _in_words(memory_words, right_size.node_memory_to_request),
-    ),
-    "memory_after_kill": JobFact(
-        "word",
-        "What larger runs of the name needed plus 20 %, else twice what was too little, in the "
-        "notation of the scheduler; no more than the largest node of the cluster has.",
-        _memory_after_kill,
-    ),
-    "killed_runs": JobFact(
-        "count",
-        "Other runs of the name, of the latest 50, that ran out of memory.",
-        lambda m: sum(run["state"] == JobState.OUT_OF_MEMORY for run in m.runs_of_name),
-    ),
-    "memory_limit_hits": JobFact(
-        "count",
-        "Number of times the memory limit was reached.",
-        _job_column("usage_memory_limit_hits"),
-    ),
-    "memory_waiting_ratio": JobFact(
-        "ratio",
-        "Fraction of time in which at least one task waited for memory.",
-        _usage_ratio("usage_memory_waiting_seconds", _node_time_seconds),
-    ),
-    "oom_kills": JobFact(
-        "count", "Processes that the OOM killer terminated.", _job_column("usage_oom_kills")
-    ),
-    "swap_peak": JobFact("bytes", "Maximum swap in use.", _job_column("usage_swap_peak_bytes")),
-    "io_waiting_ratio": JobFact(
-        "ratio",
-        "Fraction of time in which at least one task waited for storage.",
-        _usage_ratio("usage_io_waiting_seconds", _node_time_seconds),
-    ),
-    "gpus": JobFact("count", "GPUs that the job held.", lambda m: m.job["gpus_held"] or 0),
-    "gpu_ratio": JobFact("ratio", "GPU efficiency.", _job_column("usage_gpu_utilization_ratio")),
-    "gpu_observed": JobFact(
-        "ratio",
-        "Part of the measured time in which the GPU that was observed least was observed while no "
-        "other job held it.",
-        _gpu_time("observed_seconds", min),
-    ),
-    "gpu_shared": JobFact(
-        "ratio",
-        "Part of the measured time in which other jobs held a GPU of the job as well.",
-        _gpu_time("shared_seconds", max),
-    ),
-    "gpus_untouched": JobFact(
-        "count", "Known GPUs on which no process of the job was ever seen.", _untouched_gpus
-    ),
-    "gpu_profiled": JobFact(
-        "ratio",
-        "Part of the measured time that `gpu_sm` and the like cover (Hopper and later).",
-        _gpu_time("profiled_seconds", min),
-    ),
-    "gpu_sm": JobFact(
-        "ratio", "Multiprocessors in use, mean.", _job_column("usage_gpu_sm_active_ratio")
-    ),
-    "gpu_sm_when_busy": JobFact(
-        "ratio",
-        "`gpu_sm` / `gpu_ratio`.",
-        _usage_ratio("usage_gpu_sm_active_ratio", lambda m: m.job["usage_gpu_utilization_ratio"]),
-    ),
-    "gpu_tensor": JobFact(
-        "ratio", "Activity of tensor cores, mean.", _job_column("usage_gpu_tensor_active_ratio")
-    ),
-    "gpu_dram": JobFact(
-        "ratio",
-        "Bandwidth of the GPUs' memory in use, mean.",
-        _job_column("usage_gpu_dram_active_ratio"),
-    ),
-    "gpus_measured": JobFact("count", "GPUs with measurements.", lambda m: len(m.gpus)),
-    "gpus_idle": JobFact("count", "GPUs with a mean utilisation below `idle_gpu`.", _idle_gpus),
-    "gpus_unused": JobFact(
-        "count",
-        "GPUs that were busy for at most 10 s and held less than 1 GiB.",
-        right_size.unused_gpus,
-    ),
-    "gpus_in_use": JobFact("count", "GPUs that were used, or held data.", _gpus_in_use),
-    "gpus_to_ask": JobFact(
-        "count",
-        "`gpus_in_use` of the node that used most, for all nodes, or more if similar jobs did.",
-        _times_nodes(right_size.node_gpus_to_request),
-    ),
-    "gpus_counted": _flag(
-        "Whether the busy time of the GPUs was counted, not sampled",
-        lambda m: all(each["shared_seconds"] is not None for each in m.gpus),
-    ),
-    "half_gpu_time": JobFact(
-        "seconds", "Run time, if the work on the GPU took twice as long.", _half_gpu_time
-    ),
-    "gpu_memory_peak": JobFact(
-        "bytes", "Maximum memory in use on one GPU.", _job_column("usage_gpu_memory_peak_bytes")
-    ),
-    "gpu_memory_ratio": JobFact(
-        "ratio", "`gpu_memory_peak` / memory of that GPU.", _gpu_memory_ratio
-    ),
-    "short_jobs": JobFact(
-        "count",
-        "Number of jobs of the user of at most a minute in the previous day, without array tasks.",
-        lambda m: m.short_jobs,
-    ),
-    "similar_jobs": JobFact("count", "Similar jobs that completed.", lambda m: len(m.similar)),
+    **{row[0]: JobFact(*row[1:]) for row in _FACTS},
     **THRESHOLD_FACTS,
 }
 

@@ -75,9 +75,9 @@ def _add_what_is_declared() -> None:
 def _condition_indexes() -> None:
     """Make the indexes that have the rows of a condition alone."""
     op.drop_index("ix_job_end_time", "job")
-    indexes = {index.name: index for index in schema.job.indexes}
-    for name in ("ix_job_end_time", "ix_job_failed"):
-        indexes[name].create(op.get_bind())
+    for index in schema.job.indexes:
+        if index.name in ("ix_job_end_time", "ix_job_failed"):
+            index.create(op.get_bind())
 
 
 def _compute_gpu_seconds() -> None:
