@@ -38,22 +38,7 @@ class Filter(NamedTuple):
     started_before: int | None = None
     ended_from: int | None = None
     ended_before: int | None = None
-    elapsed_at_least: int | None = None
-    elapsed_at_most: int | None = None
-    cpu_efficiency_at_least: float | None = None
-    cpu_efficiency_at_most: float | None = None
-    memory_efficiency_at_least: float | None = None
-    memory_efficiency_at_most: float | None = None
-    gpu_utilization_at_least: float | None = None
-    gpu_utilization_at_most: float | None = None
-    gpus_at_least: int | None = None
-    gpus_at_most: int | None = None
-    nodes_at_least: int | None = None
-    nodes_at_most: int | None = None
-    memory_at_least: int | None = None  # bytes
-    memory_at_most: int | None = None
-    energy_at_least: float | None = None  # joules
-    energy_at_most: float | None = None
+    limits: tuple[tuple[str, float], ...] = ()  # such as ("elapsed_at_least", 60)
     started: bool | None = None
     running: bool = False  # or suspended: suspended jobs hold their nodes
     arrays_once: bool = False  # of an array only the task that stands for it (queries/arrays.py)
@@ -72,7 +57,7 @@ _INDEXED: dict[str, ColumnElement[Any]] = {
     "node": schema.job_node.c.node,
 }
 _EQUAL = ("partition", "qos", "jobid", "array_jobid", "het_jobid", "name", "tool", "record_id")
-_RANGES: dict[str, ColumnElement[Any]] = {
+_LIMITED: dict[str, ColumnElement[Any]] = {
     "elapsed": RUN_SECONDS,
     "cpu_efficiency": _derived["cpu_efficiency"],
     "memory_efficiency": _derived["memory_efficiency"],
@@ -116,8 +101,7 @@ def index_conditions(which: Filter, start: ColumnElement[Any]) -> list[ColumnEle
 
 def needs_figures(which: Filter) -> bool:
     """Whether the row conditions compare figures, which more tables than `job` are read for."""
-    ends = [f"{name}_at_{end}" for name in _RANGES for end in ("least", "most")]
-    return any(getattr(which, end) is not None for end in ends)
+    return bool(which.limits)
 
 
 @functools.lru_cache(256)
@@ -133,12 +117,10 @@ def row_conditions(which: Filter) -> tuple[ColumnElement[bool], ...]:
         conditions.append(states_in(which.states))
     if which.state_words:
         conditions.append(_job.state_word.in_(which.state_words))
-    for name, column in _RANGES.items():
-        minimum, maximum = wanted[f"{name}_at_least"], wanted[f"{name}_at_most"]
-        if minimum is not None:
-            conditions.append(column >= minimum)
-        if maximum is not None:
-            conditions.append(column <= maximum)
+    for name, limit in which.limits:
+        figure, _, end = name.rpartition("_at_")
+        column = _LIMITED[figure]
+        conditions.append(column >= limit if end == "least" else column <= limit)
     if which.arrays_left_out:
         standing = _job.id.in_([sa.literal(each[3]) for each in which.arrays_left_out])
         of_arrays = (

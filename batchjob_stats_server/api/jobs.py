@@ -193,8 +193,11 @@ class JobsQuery(ClusterRows):
     )
 
     def filter(self) -> Filter:
-        same = self.model_dump(include=set(Filter._fields))
-        return Filter(**same, states=tuple(self.state), state_words=tuple(self.state_word))
+        given = self.model_dump(exclude_none=True)
+        same = {name: given[name] for name in Filter._fields if name in given}
+        states, words = tuple(self.state), tuple(self.state_word)
+        limits = tuple(pair for pair in given.items() if pair[0].endswith(("_least", "_most")))
+        return Filter(**same, states=states, state_words=words, limits=limits)
 
     def order(self) -> SortOrder:
         return SortOrder(SORTS[self.sort.lstrip("-")], self.sort.startswith("-"))

@@ -107,19 +107,23 @@ def test_coordinator_sees_own_jobs_and_those_of_the_account(db):
     assert {row["username"] for row in rows} == {"user0", "user1", "user2"}
 
 
+def limited(**limits):
+    return Filter(limits=tuple(limits.items()))
+
+
 @pytest.mark.parametrize(
     ("job_filter", "matches"),
     [
         (Filter(running=True), lambda row: row["end_time"] is None),
-        (Filter(gpus_at_least=1), lambda row: row["allocated_gpus"] == 2),
+        (limited(gpus_at_least=1), lambda row: row["allocated_gpus"] == 2),
         (
-            Filter(elapsed_at_least=3, elapsed_at_most=5),
+            limited(elapsed_at_least=3, elapsed_at_most=5),
             lambda row: 3 <= row["elapsed_seconds"] <= 5,
         ),
-        (Filter(cpu_efficiency_at_most=0.2), lambda row: row["cpu_efficiency"] <= 0.2),
-        (Filter(memory_efficiency_at_least=0.5), lambda row: row["memory_efficiency"] >= 0.5),
+        (limited(cpu_efficiency_at_most=0.2), lambda row: row["cpu_efficiency"] <= 0.2),
+        (limited(memory_efficiency_at_least=0.5), lambda row: row["memory_efficiency"] >= 0.5),
         (
-            Filter(gpu_utilization_at_most=0.3),
+            limited(gpu_utilization_at_most=0.3),
             lambda row: row["usage_gpu_utilization_ratio"] <= 0.3,
         ),
         (Filter(ended_from=1_775_299_990), lambda row: row["end_time"] >= 1_775_299_990),
