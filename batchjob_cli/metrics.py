@@ -25,7 +25,7 @@ from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.sample_table import TYPES, heading, row
 from batchjob_cli.client.table import add_zone, format_table, print_text, terminal_width
 from batchjob_stats_db.samples.file import flatten_values
-from batchjob_stats_db.samples.folder import NoSuchJob, find_jobid
+from batchjob_stats_db.samples.folder import find_jobid
 from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
 
 _PAUSE_SECONDS = 0.5
@@ -131,7 +131,7 @@ def _find_jobid(samples: Path, records: Path, text: str) -> str:
     known = [path.stem for path in records.glob("[!.]*.json")] if records.is_dir() else []
     try:
         jobid = find_jobid(samples, text, known)
-    except NoSuchJob as error:
+    except ValueError as error:
         try:
             jobid = history.job(text, str(records.parent)).jobid
         except history.SeveralRuns as several:

@@ -7,7 +7,6 @@ worthless. Its text has 256 random bits, and only its SHA-256 is stored, as with
 import json
 import secrets
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -21,11 +20,8 @@ PREFIX = "bs_"
 _session, _login = schema.login_session, schema.login
 
 
-class ProviderSession(NamedTuple):
-    """The provider's name of a person (`sub`), and their session there (`sid`; "" for none)."""
-
-    subject: str
-    session: str = ""
+ProviderSession = tuple[str, str]
+"""The provider's name of a person (`sub`), and their session there (`sid`; "" for none)."""
 
 
 def begin(
@@ -44,8 +40,8 @@ def begin(
     db.execute(sa.insert(_login).values(username=username, groups=stored, login_time=now))
     db.execute(
         sa.insert(_session).values(
-            digest=digest_of(text), username=username, subject=provider.subject,
-            provider_session=provider.session, created_time=now, expiry_time=expiry_time,
+            digest=digest_of(text), username=username, subject=provider[0],
+            provider_session=provider[1], created_time=now, expiry_time=expiry_time,
         )
     )  # fmt: skip
     return text
@@ -73,9 +69,6 @@ def end_all(db: Connection, username: str) -> int:
 
 def end_at_provider(db: Connection, provider: ProviderSession) -> int:
     """End what the provider has ended: one session, or all of a person; returns how many."""
-    pairs = (
-        (_session.c.subject, provider.subject),
-        (_session.c.provider_session, provider.session),
-    )
+    pairs = zip((_session.c.subject, _session.c.provider_session), provider, strict=True)
     conditions = [column == value for column, value in pairs if value]
     return db.execute(sa.delete(_session).where(*conditions)).rowcount if conditions else 0

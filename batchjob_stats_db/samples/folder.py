@@ -15,10 +15,6 @@ _UNESCAPED = "[]+,:@="  # not escaped in names, like letters, digits and -._~
 _MAX_NAME_BYTES = 200  # file systems allow 255
 
 
-class NoSuchJob(ValueError):
-    """No samples of an id, or of several ids with this prefix; the text says which."""
-
-
 def samples_problem(samples: Path) -> str:
     """Why there are no samples in a configured directory; "" if there are some.
 
@@ -88,7 +84,7 @@ def jobid_of(folder: Path) -> str:
 
 
 def find_jobid(samples: Path, prefix: str, running: Iterable[str] = ()) -> str:
-    """The id `prefix`, or else the only id with this prefix; raises NoSuchJob, OSError."""
+    """The id `prefix`, or else the only id with this prefix; raises ValueError, OSError."""
     known = sorted({*map(jobid_of, folders(samples)), *running})
     if prefix in known:
         return prefix
@@ -96,9 +92,9 @@ def find_jobid(samples: Path, prefix: str, running: Iterable[str] = ()) -> str:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        raise NoSuchJob(f"no samples of a job {prefix!r} in {samples}")
+        raise ValueError(f"no samples of a job {prefix!r} in {samples}")
     some = ", ".join(matches[:10]) + (f" and {len(matches) - 10} more" if len(matches) > 10 else "")
-    raise NoSuchJob(f"{prefix!r} matches the ids of {len(matches)} jobs: {some}")
+    raise ValueError(f"{prefix!r} matches the ids of {len(matches)} jobs: {some}")
 
 
 def delete_job(samples: Path, jobid: str) -> bool:

@@ -159,7 +159,7 @@ class OidcProvider:
             isinstance(issued, int | float) and abs(self._now() - issued) < _LONGEST_TOKEN_SECONDS
         )
         events = claims.get("events")
-        session = ProviderSession(str(claims.get("sub") or ""), str(claims.get("sid") or ""))
+        session = str(claims.get("sub") or ""), str(claims.get("sid") or "")
         if not (
             claims.get("iss") == self._options.issuer
             and self._options.client_id in audiences
@@ -229,7 +229,7 @@ class OidcProvider:
         if not isinstance(user, str) or not user:
             raise OidcError(f"the provider sent no {self._options.user_claim}")
         named = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
-        session = ProviderSession(str(claims["sub"]), str(claims.get("sid") or ""))
+        session = str(claims["sub"]), str(claims.get("sid") or "")
         return user, frozenset(each for each in named if isinstance(each, str)), session
 
     def _decode(self, text: str) -> jwt.Token:

@@ -22,14 +22,6 @@ HOME = "opt/batchjob"
 _HATCHLINGS_DATE = 1_580_601_600  # hatchling.builders.utils, DEFAULT_TIMESTAMP
 
 
-class PackagedDirectory(NamedTuple):
-    """A directory that is created on installation, and at boot if it is missing then."""
-
-    path: str
-    mode: str  # octal, as in tmpfiles.d(5) and install(1)
-    user: str = "root"  # owner, and the group of the same name
-
-
 class Package(NamedTuple):
     """A package and what it installs."""
 
@@ -43,7 +35,9 @@ class Package(NamedTuple):
     user: str = ""  # created on installation
     needs: str = ""  # another package of the same version
     user_units: tuple[str, ...] = ()  # in deploy/systemd/user
-    directories: tuple[PackagedDirectory, ...] = ()
+    # Created on installation, and at boot if they are missing then: path, mode (octal, as in
+    # tmpfiles.d(5) and install(1)), owner and group.
+    directories: tuple[tuple[str, str, str], ...] = ()
     scripts: Mapping[str, str] = {}  # below /usr/libexec/batchjob -> file in deploy/
     examples: Mapping[str, str] = {}  # below /usr/share/batchjob -> path in the repository
 
@@ -86,7 +80,7 @@ EXPORTER = Package(
     },
     ("batchjob_exporter.service", HELPER, "batchjob_helper.socket"),
     {"default/batchjob_exporter": "batchjob_exporter.default"},
-    directories=(PackagedDirectory("/run/batchjob-gpus", "0755"),),
+    directories=(("/run/batchjob-gpus", "0755", "root"),),
     scripts={
         name: f"slurm/{name}" for name in ("gpu_prolog.sh", "gpu_epilog.sh", "report_epilog.sh")
     },
@@ -117,8 +111,8 @@ SERVER = Package(
     needs="batchjob-exporter",
     user_units=("batchjob_up.service",),
     directories=(
-        PackagedDirectory("/var/lib/batchjob", "0750", "batchjob"),
-        PackagedDirectory("/var/backups/batchjob", "0700", "batchjob"),
+        ("/var/lib/batchjob", "0750", "batchjob"),
+        ("/var/backups/batchjob", "0700", "batchjob"),
     ),
     examples={
         "prometheus/prometheus.yml": "prometheus/prometheus.yml",
@@ -318,7 +312,7 @@ def _of_the_host(package: Package) -> dict[str, str]:
         made["sysusers.d"] = f'u {package.user} - "Job records" {home}\n'
     if package.directories:
         made["tmpfiles.d"] = "".join(
-            f"d {each.path} {each.mode} {each.user} {each.user} -\n" for each in package.directories
+            f"d {path} {mode} {user} {user} -\n" for path, mode, user in package.directories
         )
     return made
 

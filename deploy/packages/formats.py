@@ -17,8 +17,6 @@ if ! getent passwd {user} >/dev/null; then
 fi
 """
 
-_DIRECTORY = "install -d -o {user} -g {user} -m {mode} {path}\n"
-
 _SYSTEMD = "if [ -d /run/systemd/system ]; then\n    {command}\nfi\n"
 
 
@@ -29,7 +27,10 @@ def _before_install(package: Package) -> str:
 
 def _after_install(package: Package) -> str:
     """Creates directories. Nothing is started; what is running is restarted."""
-    directories = "".join(_DIRECTORY.format(**each._asdict()) for each in package.directories)
+    directories = "".join(
+        f"install -d -o {user} -g {user} -m {mode} {path}\n"
+        for path, mode, user in package.directories
+    )
     units = " ".join(package.restarted())
     command = f"systemctl daemon-reload\n    systemctl try-restart {units} || :"
     return directories + _SYSTEMD.format(command=command)

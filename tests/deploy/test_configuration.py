@@ -78,11 +78,12 @@ def test_files_of_packages_exist():
 
 def test_state_directory_modes_match_the_package():
     """systemd creates StateDirectory= with the mode that the package uses."""
-    (state_directory,) = (each for each in SERVER.directories if each.path == "/var/lib/batchjob")
+    modes = {path: (mode, user) for path, mode, user in SERVER.directories}
+    mode, user = modes["/var/lib/batchjob"]
     for unit in ("batchjob_stats_db", "batchjob_stats_server", "batchjob_backup"):
         text = (ROOT / f"deploy/systemd/{unit}.service").read_text()
-        assert f"StateDirectoryMode={state_directory.mode}" in text
-        assert f"User={state_directory.user}" in text
+        assert f"StateDirectoryMode={mode}" in text
+        assert f"User={user}" in text
 
 
 SANDBOX = {

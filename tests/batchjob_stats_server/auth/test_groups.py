@@ -32,7 +32,7 @@ def test_groups_of_proxy_user_give_roles_and_accounts(services, auth_options, ro
     auth = replace(services.settings.auth, **auth_options)
     oidc = OidcOptions(issuer="https://sso.example.org")
     with services.writer.begin() as db:
-        at_provider = sessions.ProviderSession("alice")
+        at_provider = ("alice", "")
         sessions.begin(db, "alice", {"g"}, at_provider, NOW, NOW + 3600)
     made = services._replace(settings=services.settings._replace(auth=auth, oidc=oidc))
     headers = {"X-Grafana-User": "alice", "X-Batchjob-Secret": SECRET}
