@@ -1,9 +1,8 @@
 """The command `batchjob_stats_db`."""
 
-import argparse
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,11 +52,8 @@ def _main(arguments: list[str]) -> int:
     logs.set_up(poller_settings.log)
     if arguments_by_name["check_config"]:
         return _check_config(poller_settings)
-    command: Callable[[PollerSettings, Arguments], int] = arguments_by_name.get("function", _poll)
+    command: _Command = arguments_by_name.get("function", _poll)
     return command(poller_settings, Arguments(**arguments_by_name))
-
-
-_SINCE = "First day, such as 2025-01-31."
 
 
 def _parser() -> Parser:
@@ -72,61 +68,11 @@ def _parser() -> Parser:
     parser.add_argument("--once", action="store_true", help="Poll each cluster once, and exit.")
     add_flags(parser, SECTIONS)
     parsers = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
-
-    def add(name: str, function: Any, text: str) -> argparse.ArgumentParser:
+    for name, function, text, arguments in _COMMANDS:
         command = parsers.add_parser(name, help=text, description=text)
         command.set_defaults(function=function)
-        return command
-
-    add("run", _poll, "Poll until stopped (default).")
-    add("migrate", commands.migrate, "Create the tables, or upgrade them to the current schema.")
-    backfill = add(
-        "backfill", commands.backfill, "Read the schedulers' accounting from a given day."
-    )
-    recompute = add(
-        "recompute", commands.recompute_usage, "Measure jobs again and recompute the daily sums."
-    )
-    backup = add("backup", commands.back_up, "Back up the database while it is in use.")
-    backup.add_argument("target", type=Path, nargs="?",
-                      help="A directory; or a file, whose name ends in .db or .dump "
-                      "(default: backup.directory).")  # fmt: skip
-    backup.add_argument("--keep", type=integer,
-                        help="Number of backups to keep in the directory (default: backup.keep "
-                        "in backup.directory, all elsewhere).")  # fmt: skip
-    add("check", commands.check_records, "Check for damage, gaps and orphaned rows.")
-    export = add("export", commands.export, "Write job records to standard output.")
-    export.add_argument("--format", choices=("json", "csv", "parquet"), default="json",
-                     help="Output format (default: json).")  # fmt: skip
-    export.add_argument(
-        "--output", type=Path, metavar="FILE", help="Parquet file to write (with --format parquet)."
-    )
-    for command in (backfill, recompute):
-        command.add_argument("--since", required=True, type=_parse_day, help=_SINCE)
-    export.add_argument("--since", default=0, type=_parse_day, help=_SINCE)
-    recompute.add_argument(
-        "--until", type=_parse_day, help="Day after the last, such as 2025-03-01."
-    )
-    add("import", commands.import_lines, "Read exported JSON lines.").add_argument(
-        "file", type=Path, help="File that export wrote."
-    )
-    anonymise = add(
-        "anonymise", commands.anonymise, "Replace the users of ended jobs with pseudonyms."
-    )
-    anonymise.add_argument(
-        "--key-file",
-        required=True,
-        metavar="FILE",
-        help="File with a secret; the same secret gives the same pseudonyms.",
-    )
-    anonymise.add_argument(
-        "--older-than",
-        type=duration,
-        help="Only jobs that ended longer ago than this, such as 365d.",
-    )
-    forget = add("forget", commands.forget, "Delete all data about a user.")
-    forget.add_argument("--user", required=True, help="Login name of the user.")
-    for command in (backfill, recompute, export, forget):
-        command.add_argument("--cluster", help="Only this cluster.")
+        for argument, options in arguments.items():
+            command.add_argument(argument, **options)
     return parser
 
 
@@ -168,6 +114,50 @@ def _check_config(poller_settings: PollerSettings) -> int:
     if not errors:
         print("ok")
     return 2 if errors else 0
+
+
+_SINCE = {"type": _parse_day, "help": "First day, such as 2025-01-31."}
+_CLUSTER = {"help": "Only this cluster."}
+_Command = Callable[[PollerSettings, Arguments], int]
+_COMMANDS: Sequence[tuple[str, _Command, str, Mapping[str, Mapping[str, Any]]]] = (
+    ("run", _poll, "Poll until stopped (default).", {}),
+    ("migrate", commands.migrate, "Create the tables, or upgrade them to the current schema.", {}),
+    ("backfill", commands.backfill, "Read the schedulers' accounting from a given day.", {
+        "--since": {"required": True, **_SINCE}, "--cluster": _CLUSTER,
+    }),
+    ("recompute", commands.recompute_usage, "Measure jobs again and recompute the daily sums.", {
+        "--since": {"required": True, **_SINCE},
+        "--until": {"type": _parse_day, "help": "Day after the last, such as 2025-03-01."},
+        "--cluster": _CLUSTER,
+    }),
+    ("backup", commands.back_up, "Back up the database while it is in use.", {
+        "target": {"type": Path, "nargs": "?", "help": "A directory; or a file, whose name ends in "
+                   ".db or .dump (default: backup.directory)."},
+        "--keep": {"type": integer, "help": "Number of backups to keep in the directory (default: "
+                   "backup.keep in backup.directory, all elsewhere)."},
+    }),
+    ("check", commands.check_records, "Check for damage, gaps and orphaned rows.", {}),
+    ("export", commands.export, "Write job records to standard output.", {
+        "--format": {"choices": ("json", "csv", "parquet"), "default": "json",
+                     "help": "Output format (default: json)."},
+        "--output": {"type": Path, "metavar": "FILE",
+                     "help": "Parquet file to write (with --format parquet)."},
+        "--since": {"default": 0, **_SINCE}, "--cluster": _CLUSTER,
+    }),
+    ("import", commands.import_lines, "Read exported JSON lines.", {
+        "file": {"type": Path, "help": "File that export wrote."},
+    }),
+    ("anonymise", commands.anonymise, "Replace the users of ended jobs with pseudonyms.", {
+        "--key-file": {"required": True, "metavar": "FILE", "help": "File with a secret; the same "
+                       "secret gives the same pseudonyms."},
+        "--older-than": {"type": duration,
+                         "help": "Only jobs that ended longer ago than this, such as 365d."},
+    }),
+    ("forget", commands.forget, "Delete all data about a user.", {
+        "--user": {"required": True, "help": "Login name of the user."}, "--cluster": _CLUSTER,
+    }),
+)  # fmt: skip
+"""The commands with their arguments."""
 
 
 if __name__ == "__main__":
