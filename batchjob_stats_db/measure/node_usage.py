@@ -154,7 +154,7 @@ GPU_METRICS: Mapping[Statistic, tuple[str, ...]] = {
     Statistic.MEAN: (UTILIZATION,),
 }
 
-_Gpu = tuple[str, str, str, str]  # the first four of GpuUsage
+_Gpu = tuple[str, str, str]  # the first three of GpuUsage
 
 
 def gpu_usages(
@@ -179,14 +179,23 @@ def gpu_usages(
 def _identified(
     series: Series, seconds: float, interval: float, is_allocated: bool
 ) -> Iterator[GpuUsage]:
+    numbers: dict[_Gpu, str] = {}
+
     def by_gpu(statistic: Statistic, metric: str, reason: str = "") -> dict[_Gpu, float]:
-        return {
-            _gpu_of(each): each.value
-            for each in series.get((statistic, metric), ())
-            if reason in ("", each.labels.get("reason"))
-        }
+        """The largest of each: a series goes on under the GPU's new number if that changes."""
+        found: dict[_Gpu, float] = {}
+        for each in series.get((statistic, metric), ()):
+            key = _gpu_of(each)
+            if reason in ("", each.labels.get("reason")) and each.value >= found.get(key, 0.0):
+                found[key], numbers[key] = each.value, each.labels.get("gpu", "")
+        return found
 
     means, counts = by_gpu(Statistic.MEAN, UTILIZATION), by_gpu(Statistic.COUNT, UTILIZATION)
+    means |= {
+        _gpu_of(each): each.value
+        for each in series.get((Statistic.MEAN, UTILIZATION), ())
+        if each.labels.get("gpu", "") == numbers.get(_gpu_of(each))  # of the most samples
+    }
     busy, observed = by_gpu(Statistic.TOTAL, _BUSY), by_gpu(Statistic.TOTAL, _OBSERVED)
     shared = by_gpu(Statistic.TOTAL, _UNOBSERVED, "shared")
     claimed = by_gpu(Statistic.TOTAL, _UNOBSERVED, "claimed")
@@ -205,7 +214,7 @@ def _identified(
         if key in observed:
             unclear = claimed.get(key, 0.0)
             # Of the node's GPUs that no job verifiably holds, whoever claims them; if it is known.
-            free = free_busy.get((key[0], "", "", ""), unclear)
+            free = free_busy.get((key[0], "", ""), unclear)
             idle = unclear if is_allocated and free < thresholds().idle_gpu * unclear else 0.0
             known = observed[key] + idle
             covered = min(known, seconds)
@@ -218,16 +227,13 @@ def _identified(
             covered, ratio = min(samples * interval, seconds), means.get(key)
             others = None, None
         peak = round(memory[key]) if key in memory else None
-        active = (each.get(key) for each in profile)
-        yield GpuUsage(
-            *key, ratio, peak, samples, covered, *others, None, profiled.get(key), *active
-        )
+        active = (profiled.get(key), *(each.get(key) for each in profile))
+        yield GpuUsage(*key, numbers[key], ratio, peak, samples, covered, *others, None, *active)
 
 
 def _gpu_of(sample: SeriesValue) -> _Gpu:
-    labels = sample.labels
-    node = without_port(labels.get("instance", ""))
-    return node, labels.get("uuid", ""), labels.get("gpu_instance", ""), labels.get("gpu", "")
+    node, uuid, instance = (sample.labels.get(name, "") for name in _GPU_LABELS)
+    return without_port(node), uuid, instance
 
 
 def _unidentified(series: Series, node: str, number: int, seconds: float) -> Iterator[GpuUsage]:

@@ -170,11 +170,8 @@ def _from_devices(holder: JobHolder, context: AllocationContext) -> Allocation |
 def _devices_of_v1(holder: JobHolder) -> frozenset[Device]:
     if not registry.job_manager(holder.name.manager).lists_devices:
         return frozenset()
-    lists = [
-        _read_allowed_devices(os.path.join(directory, "devices.list"))
-        for directory in holder.directories
-    ]
-    return frozenset(device for each in lists if each is not None for device in each)
+    paths = (os.path.join(directory, "devices.list") for directory in holder.directories)
+    return frozenset(device for path in paths for device in _read_allowed_devices(path) or ())
 
 
 _DEVICE = re.compile(r"c (\d+):(\d+) [rwm]+")
@@ -275,11 +272,8 @@ def _are_all_gpus(words: Sequence[str], table: GpuTable, vendor: Vendor) -> bool
     """Whether these are the numbers 0 to n-1 and the node has exactly n whole GPUs."""
     gpus = [gpu for gpu in table.gpus if gpu.vendor == vendor]
     are_whole = table.complete and not any(gpu.partitioned for gpu in gpus)
-    return (
-        are_whole
-        and bool(gpus)
-        and {int(w) for w in words if _is_number(w)} == set(range(len(gpus)))
-    )
+    numbers = {int(word) for word in words if _is_number(word)}
+    return are_whole and bool(gpus) and numbers == set(range(len(gpus)))
 
 
 def _is_unconfined(holder: JobHolder) -> bool:

@@ -177,8 +177,8 @@ class GpuCollector(Collector):
         with self._map_lock:
             changes = [x for vendor in self._vendors.values() for x in vendor.process_changes()]
             gpus, before = self._known_gpus(), self._last_map.job_of_process
-            current = self._build_map(gpus) if gpus else GpuMap()
             readings = {each.gpu.uuid: each.observed.value for each in gpus if each.observed}
+            current = self._build_map(gpus, readings) if gpus else GpuMap()
             self._held_gpus = {
                 each.gpu.uuid: self._held_gpu(each.gpu.uuid, each.observed.at, current)
                 for each in gpus
@@ -248,9 +248,8 @@ class GpuCollector(Collector):
         mapped_at = latest.at if latest else float("-inf")
         return any(each.observed.at > mapped_at for each in gpus if each.observed)
 
-    def _build_map(self, gpus: list[KnownGpu]) -> GpuMap:
+    def _build_map(self, gpus: list[KnownGpu], readings: Mapping[str, GpuReading]) -> GpuMap:
         table = self._update_table(tuple(each.gpu for each in gpus))
-        readings = {each.gpu.uuid: each.observed.value for each in gpus if each.observed}
         holders = self._jobs.holders() if self._jobs else []
         context = read_context(self._host, table, self._prolog_files.read())
         context = context._replace(

@@ -3,7 +3,7 @@
 import pytest
 
 from batchjob.quantities.quantity import Statistic
-from batchjob_stats_db.measure.node_usage import gpu_columns, gpu_usages
+from batchjob_stats_db.measure.node_usage import UTILIZATION, gpu_columns, gpu_usages
 from batchjob_stats_db.timeseries.base import SeriesValue
 
 HOUR, INTERVAL = 3600.0, 30.0
@@ -49,6 +49,32 @@ def test_moments_before_another_job_came_are_no_utilization_of_the_job():
     )
     assert (found.utilization_ratio, found.shared_seconds) == (None, 5.336)
     assert gpu_columns([found]) == {"gpus": 1}
+
+
+def test_gpu_that_another_number_is_given_to_is_one_gpu():
+    """Its counters go on when a GPU before it is lost, and the driver is loaded again."""
+    renumbered = {**GPU_0, "gpu": "1"}
+    for labels in (GPU_0, renumbered), (renumbered, GPU_0):
+        (found,) = usages(
+            total(BUSY, 300.0, **labels[0]),
+            total(OBSERVED, 1000.0, **labels[0]),
+            total(BUSY, 600.0, **labels[1]),
+            total(OBSERVED, 1800.0, **labels[1]),
+        )
+        assert (found.gpu, found.observed_seconds) == (labels[1]["gpu"], 1800)
+        assert found.utilization_ratio == pytest.approx(1 / 3)
+
+
+def test_mean_of_a_gpu_with_two_numbers_is_that_of_the_most_samples():
+    labels = {"instance": "n1.example:9400", **GPU_0}
+    samples = [
+        ((statistic, UTILIZATION), SeriesValue(UTILIZATION, {**labels, "gpu": number}, value))
+        for number, mean, count in (("0", 0.9, 10), ("1", 0.2, 100))
+        for statistic, value in ((Statistic.MEAN, mean), (Statistic.COUNT, count))
+    ]
+    (found,) = usages(*samples)
+    assert (found.gpu, found.utilization_ratio) == ("1", 0.2)
+    assert found.observed_seconds == 100 * INTERVAL
 
 
 def test_activity_is_that_of_the_profiled_time():
