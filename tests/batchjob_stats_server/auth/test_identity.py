@@ -16,6 +16,7 @@ from batchjob_stats_db.database.store import Store, UsagePolicy
 from batchjob_stats_db.database.tokens import TokenRole
 from batchjob_stats_db.poller.options import DatabaseOptions
 from batchjob_stats_server import app
+from batchjob_stats_server.auth.rights import CredentialError
 from batchjob_stats_server.options import AuthOptions, ServerSettings, ServerWebOptions
 from batchjob_stats_server.services import build
 from tests.batchjob_stats_server.conftest import job_record
@@ -252,3 +253,18 @@ def test_known_name_is_no_identity_without_the_secret(proxy_client):
         assert alice.get(ME).status_code == 200
     assert alice.get(ME, headers={"X-Batchjob-Secret": "wrong"}).status_code == 401
     assert alice.get(ME, headers={"X-Grafana-User": "bob"}).json()["user"] == "bob"
+
+
+def test_certificate_of_a_tokens_maker_is_checked_at_each_request(
+    client, certificate_client, services, monkeypatch
+):
+    root = certificate_client("root", "admin")
+    made = root.post("/api/v1/tokens", json={"label": "x", "user": "alice"}).json()
+    alice = {"Authorization": f"Bearer {made['token']}"}
+    assert [client.get(ME, headers=alice).status_code for _ in range(3)] == [200, 200, 200]
+
+    def refuse(_name, _now):
+        raise CredentialError("the certificate has been revoked")
+
+    monkeypatch.setattr(services.certificates, "check_issuer_and_revocation", refuse)
+    assert client.get(ME, headers=alice).status_code == 401
