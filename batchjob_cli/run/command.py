@@ -52,7 +52,7 @@ from batchjob_cli.run.lifecycle import (
 )
 from batchjob_cli.run.limits import RunLimits, excess_over_machine
 from batchjob_cli.run.queue import PersonLimits, QueuedRun
-from batchjob_cli.run.summary import describe_start, set_up_log
+from batchjob_cli.run.summary import describe_start
 from batchjob_cli.run.supervisor import block_signals
 
 _DESCRIPTION = """\
@@ -69,11 +69,10 @@ def run(arguments: list[str]) -> int:
     given = _parser().parse_args(arguments)
     if given.server:
         return remote_runs.start(given, _command_words(given))
-    site, remote, log = load_configuration(given.config_file)
+    site, remote = load_configuration(given.config_file)
     spec = _build_specification(given, site, remote)
     if any(spec.limits) and spec.cgroup != "never":
         user_scope.enter(spec.detach)
-    set_up_log(log)
     mask = block_signals()
     if spec.detach:
         return run_detached(lambda send_message: _run_with_messages(spec, mask, send_message))

@@ -10,8 +10,6 @@ The defaults come from a YAML file of the site or the user:
       max-runs: 2
       users:
         ada: {max-runs: 8, max-time-limit: 0}
-    log:
-      file: /var/log/batchjob/runs.log
 
 These limits are conventions: users who may run commands may also run them without batchjob. Of
 people who start runs over the API, what is said of a user counts more than what is said of a role,
@@ -31,7 +29,7 @@ from batchjob.local_runs.record import Run, current_process, new_run
 from batchjob.runtime.formatting import format_count
 from batchjob.runtime.formatting import size as format_size
 from batchjob.runtime.settings import SettingsError, build_section, load_file, option, options_of
-from batchjob.runtime.values import duration, format_cpu_list, one_of, size, with_metavar
+from batchjob.runtime.values import duration, format_cpu_list, size, with_metavar
 from batchjob.schedulers.states import JobState
 from batchjob_cli.run.limits import RunLimits
 from batchjob_cli.run.queue import PersonLimits
@@ -85,14 +83,6 @@ class RunDefaults:
     )
 
 
-@dataclass(frozen=True)
-class RunLogOptions:
-    """Log of starts and ends of runs."""
-
-    file: str = option("", "File to which each run appends its log lines; default: none.")
-    format: str = option("logfmt", "Format of log lines.", parse=one_of("logfmt", "json"))
-
-
 def _parse_people(value: Any) -> Mapping[str, PersonLimits]:
     known = [each.name for each in options_of({"": PersonLimits})]
     people: list[tuple[str, Any]] = list(value.items()) if isinstance(value, dict) else [("", 0)]
@@ -121,21 +111,18 @@ class RemoteLimits(PersonLimits):
     )
 
 
-_SECTIONS: Mapping[str, type[Any]] = {"": RunDefaults, "remote": RemoteLimits, "log": RunLogOptions}
+_SECTIONS: Mapping[str, type[Any]] = {"": RunDefaults, "remote": RemoteLimits}
 
 
-def load_configuration(path: str = "") -> tuple[RunDefaults, RemoteLimits, RunLogOptions]:
+def load_configuration(path: str = "") -> tuple[RunDefaults, RemoteLimits]:
     """Read `path`, else $BATCHJOB_RUN_CONFIG, else the site's file if it exists.
 
     Raises SettingsError.
     """
     chosen = path or os.environ.get(VARIABLE, "") or (str(SITE_FILE) if SITE_FILE.exists() else "")
     given = load_file(chosen, _SECTIONS) if chosen else {}
-    return (
-        build_section(RunDefaults, "", given),
-        build_section(RemoteLimits, "remote", given),
-        build_section(RunLogOptions, "log", given),
-    )
+    defaults = build_section(RunDefaults, "", given)
+    return defaults, build_section(RemoteLimits, "remote", given)
 
 
 def effective_time_limit(requested: float | None, limits: RunDefaults) -> float | None:

@@ -29,7 +29,7 @@ from batchjob_cli.run.limits import CgroupError, RunLimits, required_controllers
 from batchjob_cli.run.process_tree import ProcessTree
 from batchjob_cli.run.queue import QueuedRun
 from batchjob_cli.run.streams import Channel, Pump, open_channel
-from batchjob_cli.run.summary import format_report, log_ended, log_started, log_waiting
+from batchjob_cli.run.summary import format_report
 from batchjob_cli.run.supervisor import QUEUED_SIGNALS, RunEnd, RunSupervisor, end_abandoned
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ def execute_run(
         if not (spec.quiet or spec.detach) and (page := page_url(spec, run)):
             print_message(f"watch it: {page}")
         pid, channels, pumps = _start_command(spec, run, mask, cgroup)
-        log_started(run)
         on_start(run)
         samples = None if cgroup else _open_samples(spec, run, tree)
         end = RunSupervisor(spec, run.jobid, pid, channels, tree, cgroup, samples).run()
@@ -75,7 +74,6 @@ def execute_run(
     if samples is not None:
         samples.take(ended.end_time)
     record_end(runs, ended)
-    log_ended(ended)
     # Everything is recorded: from now on, a signal may end us like any other program.
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for pump in pumps:
@@ -296,7 +294,6 @@ def record_run(spec: RunSpecification, run: Run) -> Iterator[None]:
             error=str(error),
         )  # fmt: skip
         record_end(runs, ended)
-        log_ended(ended)
         raise
 
 
@@ -315,12 +312,10 @@ def wait_for_start(
 ) -> Run | None:
     """Wait until it may start; None: cancelled, and recorded as such. Raises OSError."""
     runs = spec.data / RUNS
-    log_waiting(run)
     while reason := wait_reason(spec, conditions):
         if reason != run.reason:
             run = run._replace(reason=reason)
             record_end(runs, run)
-            log_waiting(run)
         left = (spec.start_at or 0.0) - time.time()
         # In parts, since the clock may be set.
         if _wait_for_end_signal(min(left, 30.0) if left > 0 else _QUEUE_CHECK_SECONDS):
@@ -328,7 +323,6 @@ def wait_for_start(
             by = request[0] if request else run.user
             ended = run._replace(state=JobState.CANCELLED, end_time=now(), cancelled_by=by)
             record_end(runs, ended)
-            log_ended(ended)
             return None
     started = run._replace(state=JobState.RUNNING, start_time=now(), reason="None")
     record_end(runs, started)

@@ -1,17 +1,12 @@
-"""A run in words: its start, its result, and its lines in the log."""
+"""A run in words: its start and its result."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 
 from batchjob.local_runs.record import Run
 from batchjob.quantities.reading import DeviceIO
 from batchjob.runtime.formatting import format_count, format_duration, share, size
-from batchjob.runtime.log import LineFormatter
-from batchjob.runtime.logins import expand_home
-from batchjob.runtime.settings import SettingsError
 from batchjob.runtime.times import format_time
 from batchjob.schedulers.states import JobState
-from batchjob_cli.run.defaults import RunLogOptions
 
 
 def format_report(
@@ -106,53 +101,3 @@ def _format_with_limit(
     if not limit:
         return format_value(value)
     return f"{format_value(value)}, {share(value / limit)} of {format_value(limit)}"
-
-
-log = logging.getLogger("batchjob.run")
-
-
-def set_up_log(options: RunLogOptions) -> None:
-    """Log to the configured file, if any; raises SettingsError."""
-    if not options.file:
-        return
-    try:
-        handler = logging.FileHandler(expand_home(options.file), encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"log.file: {error.filename}: {error.strerror}") from error
-    handler.setFormatter(LineFormatter(options.format))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
-
-
-def log_waiting(run: Run) -> None:
-    log.info("%s waits: %s", _run_label(run), run.reason)
-
-
-def log_started(run: Run) -> None:
-    requested = f" for {run.requested_by}" if run.requested_by else ""
-    log.info("%s started by %s%s", _run_label(run), run.user, requested)
-
-
-def log_ended(run: Run) -> None:
-    words = [run.status]
-    if run.exit_signal:
-        words.append(f"signal {run.exit_signal}")
-    elif run.exit_code is not None:
-        words.append(f"exit status {run.exit_code}")
-    if run.duration_seconds is not None:
-        words.append(f"{run.duration_seconds:.3f} s")
-    if run.user_cpu_seconds is not None and run.system_cpu_seconds is not None:
-        words.append(f"CPU {run.user_cpu_seconds:.3f} s user {run.system_cpu_seconds:.3f} s system")
-    if run.peak_memory_bytes is not None:
-        words.append(f"peak memory {size(run.peak_memory_bytes)}")
-    log.info("%s ended: %s", _run_label(run), ", ".join(words))
-
-
-def log_deleted(run: Run) -> None:
-    """Log that the run has ended, and that nothing is left of it that tells how."""
-    log.info("%s has ended, and was deleted", _run_label(run))
-
-
-def _run_label(run: Run) -> str:
-    return f"run {run.jobid} ({run.name})" if run.name else f"run {run.jobid}"

@@ -3,6 +3,7 @@
 Runs have processes of their own, so their files tell what happens to them, whoever started them.
 """
 
+import logging
 import math
 import os
 import subprocess
@@ -13,12 +14,14 @@ from pathlib import Path
 
 from batchjob.local_runs import history
 from batchjob.local_runs.record import Run
+from batchjob.runtime.formatting import size
 from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.states import JobState
 from batchjob_cli import stop
 from batchjob_cli.run.defaults import VARIABLE
-from batchjob_cli.run.summary import log_deleted, log_ended, log_started, log_waiting
 from batchjob_stats_server.api.local_runs import NewRun, RunRefusedError
+
+log = logging.getLogger("batchjob.run")
 
 _START_SECONDS = 60.0
 _OVERLAP_SECONDS = 5.0  # timestamps of file systems are coarse
@@ -128,7 +131,7 @@ class RunLog:
             self._log_change(run, self._known.get(run.jobid))
         for jobid in self._known.keys() - {run.jobid for run in own}:
             if self._known[jobid].state.is_live:
-                log_deleted(self._known[jobid])
+                _log_deleted(self._known[jobid])
         self._known = {run.jobid: run for run in own if run.state.is_live or run.jobid in ids}
 
     def _is_new(self, run: Run) -> bool:
@@ -139,8 +142,41 @@ class RunLog:
         if run.state is before:
             return
         if run.state is JobState.PENDING:
-            log_waiting(run)
+            _log_waiting(run)
         if run.start_time is not None and before in (None, JobState.PENDING):
-            log_started(run)
+            _log_started(run)
         if not run.state.is_live:
-            log_ended(run)
+            _log_ended(run)
+
+
+def _log_waiting(run: Run) -> None:
+    log.info("%s waits: %s", _run_label(run), run.reason)
+
+
+def _log_started(run: Run) -> None:
+    requested = f" for {run.requested_by}" if run.requested_by else ""
+    log.info("%s started by %s%s", _run_label(run), run.user, requested)
+
+
+def _log_ended(run: Run) -> None:
+    words = [run.status]
+    if run.exit_signal:
+        words.append(f"signal {run.exit_signal}")
+    elif run.exit_code is not None:
+        words.append(f"exit status {run.exit_code}")
+    if run.duration_seconds is not None:
+        words.append(f"{run.duration_seconds:.3f} s")
+    if run.user_cpu_seconds is not None and run.system_cpu_seconds is not None:
+        words.append(f"CPU {run.user_cpu_seconds:.3f} s user {run.system_cpu_seconds:.3f} s system")
+    if run.peak_memory_bytes is not None:
+        words.append(f"peak memory {size(run.peak_memory_bytes)}")
+    log.info("%s ended: %s", _run_label(run), ", ".join(words))
+
+
+def _log_deleted(run: Run) -> None:
+    """Log that the run has ended, and that nothing is left of it that tells how."""
+    log.info("%s has ended, and was deleted", _run_label(run))
+
+
+def _run_label(run: Run) -> str:
+    return f"run {run.jobid} ({run.name})" if run.name else f"run {run.jobid}"

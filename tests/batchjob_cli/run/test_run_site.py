@@ -125,25 +125,6 @@ def test_killed_supervisor_frees_its_place(site):
     stop_runs(batchjob, "third")
 
 
-def test_site_log_of_runs(site, tmp_path):
-    log = tmp_path / "runs.log"
-    batchjob = site(f"max-runs: 1\nlog:\n  file: {log}\n")
-    batchjob("run", "--detach", "--name", "slow", "--", *SLEEP)
-    batchjob("run", "--detach", "--name", "waits", "--", "false")
-    stop_runs(batchjob, "slow")
-    until(lambda: states_by_name(batchjob)["waits"] == "FAILED")
-    ids = {each["name"]: each["jobid"] for each in batchjob.records()}
-    lines = [line.split("msg=", 1)[1].strip('"') for line in log.read_text().splitlines()]
-    slow, waits = (f"run {ids[name]} ({name})" for name in ("slow", "waits"))
-    assert lines[0].startswith(f"{slow} started by ")
-    assert lines[1] == f"{waits} waits: at most 1 run at once"
-    assert re.match(
-        rf"{re.escape(slow)} ended: stopped, signal 15, .* s, CPU .* peak mem", lines[2]
-    )
-    assert lines[3].startswith(f"{waits} started by ")
-    assert lines[4].startswith(f"{waits} ended: failed, exit status 1, ")
-
-
 def test_delayed_run_keeps_nobody_waiting(site):
     batchjob = site("max-runs: 1\n")
     batchjob("run", "--detach", "--at=+1h", "--name=later", "--", "true")
