@@ -13,7 +13,7 @@ _shtab_batchjob_commands() {
     cancel:'Cancels a run that has not started yet.'
     completion:'Prints a completion script for a shell. For bash: eval "$(batchjob completion bash)".'
     delete:'Deletes a run: record, samples and output. It must have ended.'
-    doctor:'Checks what this node provides to the exporter and what is missing. Also accepts all flags of batchjob_exporter (--config.file, --path.cgroupfs, --web.listen-address ...) and examines the node as the exporter would. Exit status: 0 if jobs can be seen, 1 if not, 2 for wrong usage.'
+    doctor:'Checks what this node provides to the exporter and what is missing. Also accepts all flags of batchjob_exporter (--config.file, --path.cgroupfs ...) and examines the node as the exporter would. Exit status: 0 if jobs can be seen, 1 if not, 2 for wrong usage.'
     epilog:'Prints what this node'"'"'s exporter has measured of a job up to now.'
     job:'Shows what a job used, how efficiently it used its resources, and what to improve.'
     jobs:'Lists jobs: pending jobs first, then the most recent.'

@@ -15,12 +15,12 @@ from batchjob_cli.doctor.finding import (
     SchedulerTree,
     missing,
     ok,
-    read_text,
     warning,
 )
 from batchjob_cli.run import cgroup as run_cgroup
 from batchjob_cli.run import user_scope
 from batchjob_cli.run.limits import CgroupError, RunLimits
+from collectors.host import read_text
 
 
 def _check_hierarchies(node: ExaminedNode) -> Finding:
@@ -167,8 +167,7 @@ def _missing_controller(
 
 
 def _delegated_controllers(tree: SchedulerTree) -> list[str]:
-    text = read_text(f"{tree.hierarchy.root}/{tree.path}/cgroup.subtree_control")
-    return (text or "").split()
+    return read_text(f"{tree.hierarchy.root}/{tree.path}/cgroup.subtree_control").split()
 
 
 def _check_peak(node: ExaminedNode) -> Finding | None:

@@ -22,8 +22,8 @@ from collectors.jobs.discovery.site_layouts import all_layouts
 _DESCRIPTION = """\
 Checks what this node provides to the exporter and what is missing.
 
-Also accepts all flags of batchjob_exporter (--config.file, --path.cgroupfs,
---web.listen-address ...) and examines the node as the exporter would.
+Also accepts all flags of batchjob_exporter (--config.file, --path.cgroupfs
+...) and examines the node as the exporter would.
 
 Exit status: 0 if jobs can be seen, 1 if not, 2 for wrong usage."""
 
@@ -34,7 +34,6 @@ SUBJECTS: Mapping[str, Checks] = {
     "permissions": permissions.CHECKS,
     "energy": power.CHECKS,
     "gpus": gpus.CHECKS,
-    "service": permissions.SERVICE_CHECKS,
     "runs": cgroups.RUN_CHECKS,
 }
 """The checks below each heading of the report."""
@@ -59,7 +58,6 @@ def run(arguments: list[str]) -> int:
         chosen.host,
         # The site's own layouts come first, as in the exporter.
         all_layouts(options["jobs"].layouts if "jobs" in options else ()),
-        chosen.web.listen_address,
         options,
     )
     results, visible = examine(node), jobs_visible(node)

@@ -120,7 +120,6 @@ class ExaminedNode:
 
     host: Host = field(default_factory=Host)
     layouts: tuple[Layout, ...] = field(default_factory=registry.layouts)
-    listen: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)  # of the enabled collectors, by name
 
     @cached_property
@@ -155,12 +154,3 @@ def run_checks(node: ExaminedNode, checks: Checks) -> dict[str, Finding]:
         if finding is not None:
             findings[name] = finding
     return findings
-
-
-def read_text(path: str) -> str | None:
-    """A file's text without the final line end, at most 1 MiB; None if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 20).strip()
-    except OSError:
-        return None

@@ -15,13 +15,13 @@ from batchjob_cli.doctor.finding import (
     Finding,
     missing,
     ok,
-    read_text,
     warning,
 )
 from collectors.gpu import amd, nvml
 from collectors.gpu.metrics import ENERGY
 from collectors.gpu.nvml_errors import error_name
 from collectors.gpu.reading import GpuReading
+from collectors.host import read_text
 
 _TIMEOUT_SECONDS = 10.0  # timeout, in case the driver hangs
 
@@ -33,11 +33,11 @@ def _device_files(node: ExaminedNode) -> list[str]:
 def _check_devices(node: ExaminedNode) -> Finding | None:
     devices = _device_files(node)
     version = read_text(f"{node.host.procfs}/driver/nvidia/version")
-    if not devices and version is None:
+    if not devices and not version:
         return None  # the node has no GPUs, so nothing is missing
-    if version is None:
+    if not version:
         return missing(f"{len(devices)} devices, no driver", "modprobe nvidia")
-    return ok(f"{len(devices)} devices; {version.splitlines()[0].strip()}")
+    return ok(f"{len(devices)} devices; {version.splitlines()[0]}")
 
 
 def _check_permission(node: ExaminedNode) -> Finding | None:
@@ -142,7 +142,7 @@ def _assess_readings(
 def _check_profiling(node: ExaminedNode) -> Finding | None:
     """Whether GPM may be read; see NVIDIA's page on the error ERR_NVGPUCTRPERM."""
     parameters = read_text(f"{node.host.procfs}/driver/nvidia/params")
-    if parameters is None:
+    if not parameters:
         return None
     if "RmProfilingAdminOnly: 1" not in parameters.splitlines():
         return ok("all users may profile GPUs")
@@ -157,7 +157,7 @@ def _check_order(node: ExaminedNode) -> Finding | None:
     known = sorted(glob.glob(f"{glob.escape(node.host.procfs)}/driver/nvidia/gpus/*/information"))
     minors = []
     for path in known:
-        lines = dict(line.partition(":")[::2] for line in (read_text(path) or "").splitlines())
+        lines = dict(line.partition(":")[::2] for line in read_text(path).splitlines())
         minors.append(lines.get("Device Minor", "").strip())
     if len(minors) < 2 or not all(minors):
         return None

@@ -1,26 +1,22 @@
-"""What the exporter needs besides its sources: rights, an address, and the right time.
+"""What the exporter needs besides its sources: rights, watches, open files, the helper.
 
 The command should run with the exporter's rights.
 """
 
-import ctypes
 import os
 import re
 import resource
 from functools import partial
 
-from batchjob.runtime.http_client import FetchError, fetch
-from batchjob.runtime.settings import SettingsError
 from batchjob_cli.doctor.finding import (
     Checks,
     ExaminedNode,
     Finding,
     missing,
     ok,
-    read_text,
     warning,
 )
-from batchjob_exporter.web.addresses import open_listeners
+from collectors.host import read_text
 from collectors.jobs.discovery.inotify import Inotify
 from collectors.kernel.client import HelperClient
 
@@ -35,17 +31,10 @@ CAPABILITIES = {
 _GRANTED_BY_UNIT = "CAP_DAC_READ_SEARCH"  # the drop-in lists it again
 
 
-def _check_user(_: ExaminedNode) -> Finding:
-    uid = os.geteuid()
-    if uid == 0:
-        return ok("running as root; the service needs fewer privileges, see docs/exporter.md")
-    return ok(f"running as uid {uid}; the findings below apply to it")
-
-
 def _check_capability(name: str, node: ExaminedNode) -> Finding | None:
     bit, gives = CAPABILITIES[name]
     held = re.search(
-        r"^CapEff:\s*([0-9a-f]+)$", read_text(f"{node.host.procfs}/self/status") or "", re.MULTILINE
+        r"^CapEff:\s*([0-9a-f]+)$", read_text(f"{node.host.procfs}/self/status"), re.MULTILINE
     )
     if held is None:
         return None
@@ -61,7 +50,7 @@ def _check_capability(name: str, node: ExaminedNode) -> Finding | None:
 
 def _check_hidepid(node: ExaminedNode) -> Finding | None:
     """proc(5), "Mount options"."""
-    table = read_text(f"{node.host.procfs}/self/mountinfo") or ""
+    table = read_text(f"{node.host.procfs}/self/mountinfo")
     for line in table.splitlines():
         left, _, right = line.partition(" - ")
         fields, options = left.split(" "), right.split(" ")
@@ -86,7 +75,7 @@ def _check_pid_namespace(node: ExaminedNode) -> Finding | None:
         for directory, _, files in os.walk(top):
             if "cgroup.procs" not in files:
                 continue
-            pids = (read_text(f"{directory}/cgroup.procs") or "").split()
+            pids = read_text(f"{directory}/cgroup.procs").split()
             if "0" in pids:
                 return missing(
                     "processes of jobs are in another pid namespace: their owners are unknown",
@@ -100,7 +89,7 @@ def _check_pid_namespace(node: ExaminedNode) -> Finding | None:
 def _check_inotify(node: ExaminedNode) -> Finding | None:
     """One watch for each directory that leads to jobs, and a few for each job."""
     text = read_text(f"{node.host.procfs}/sys/fs/inotify/max_user_watches")
-    if text is None or not text.isdigit():
+    if not text.isdigit():
         return None
     try:
         Inotify().close()
@@ -148,7 +137,6 @@ def _check_helper(node: ExaminedNode) -> Finding:
 
 
 CHECKS: Checks = {
-    "user": _check_user,
     **{name: partial(_check_capability, name) for name in CAPABILITIES},
     "hidepid": _check_hidepid,
     "namespace": _check_pid_namespace,
@@ -156,53 +144,3 @@ CHECKS: Checks = {
     "open files": _check_open_files,
     "helper": _check_helper,
 }
-
-
-_TIMEX_BYTES = 208  # struct timex of <sys/timex.h> on 64-bit Linux
-_TIMEX_STATUS = 40  # offset of `status`
-_STA_UNSYNC = 0x0040
-
-
-def _check_address(node: ExaminedNode) -> Finding | None:
-    if not node.listen:
-        return None
-    shown = ", ".join(node.listen)
-    try:
-        for each in open_listeners(node.listen):
-            each.close()
-    except SettingsError as error:
-        if any(_exporter_answers(address) for address in node.listen):
-            return ok(f"an exporter answers on {shown}")
-        return warning(str(error), "choose another with --web.listen-address")
-    return ok(f"{shown} is free")
-
-
-def _exporter_answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        answer = fetch(f"http://{host or 'localhost'}:{port}/-/healthy", seconds=2.0)
-    except (FetchError, ValueError):
-        return False
-    return answer.status == 200
-
-
-def _check_clock(_: ExaminedNode) -> Finding | None:
-    """Whether the clock is synchronised, according to the kernel (adjtimex(2))."""
-    state = ctypes.create_string_buffer(_TIMEX_BYTES)
-    if ctypes.sizeof(ctypes.c_long) != 8 or ctypes.CDLL(None).adjtimex(state) < 0:
-        return None
-    status = int.from_bytes(state.raw[_TIMEX_STATUS : _TIMEX_STATUS + 4], "little")
-    if not status & _STA_UNSYNC:
-        return ok("synchronised")
-    return warning(
-        "the clock is not synchronized: samples and job records may not match",
-        "run chronyd or systemd-timesyncd (in a virtual machine, on its host)",
-    )
-
-
-def _check_cpus(_: ExaminedNode) -> Finding:
-    allowed = sorted(os.sched_getaffinity(0))
-    return ok(f"{len(allowed)} usable; the exporter uses one of them")
-
-
-SERVICE_CHECKS: Checks = {"address": _check_address, "clock": _check_clock, "cpus": _check_cpus}

@@ -25,10 +25,10 @@ from batchjob_cli.doctor.finding import (
     Finding,
     missing,
     ok,
-    read_text,
     warning,
 )
 from collectors.cluster.collector import find_readers
+from collectors.host import read_text
 
 SCHEDULERS = tuple(side for side in registry.job_managers().values() if side.advice)
 
@@ -85,9 +85,7 @@ def _running_commands(procfs: str) -> set[str]:
         return set()
     # A zombie still has a name, but no command line.
     return {
-        read_text(f"{procfs}/{pid}/comm") or ""
-        for pid in pids
-        if read_text(f"{procfs}/{pid}/cmdline")
+        read_text(f"{procfs}/{pid}/comm") for pid in pids if read_text(f"{procfs}/{pid}/cmdline")
     }
 
 
