@@ -161,8 +161,6 @@ class ClusterOptions(CommandOptions):
         f"{', '.join(ClusterReaders._fields)}; may be repeated.",
         parse=one_of(*ClusterReaders._fields), repeat=True)
     users: bool = option(False, "Also expose jobs and CPUs of each user, not only of accounts.")
-    native: bool = option(True,
-        "Also expose the metrics that Slurm 25.11 and later expose at their own /metrics.")
     slurmrestd_url: str = option("",
         "URL of slurmrestd, to use instead of Slurm's commands: http://host:port, "
         "https://host:port or unix:/path.", parse=_url)

@@ -79,7 +79,7 @@ class Cluster(Collector):
             observed = part.latest()
             if observed is not None:
                 result.append(labelled_family(AGE, {name: self._host.monotonic() - observed.at}))
-                result += families(name, observed.value, self._options.native, self._options.users)
+                result += families(name, observed.value, self._options.users)
         return result
 
     def node_names(self) -> list[str] | None:

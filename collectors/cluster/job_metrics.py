@@ -63,7 +63,7 @@ def _job_owner_metrics(owner: str, per_user: bool) -> tuple[metric_types.Cluster
     return (
         _job_gauge(f"{owner}_jobs", live_jobs,
             f"Jobs of the {owner} that are pending, running or suspended.", owner, "state",
-            native=True, per_user=per_user),
+            per_user=per_user),
         _job_gauge(f"{owner}_cpus", allocated_cpus,
             f"CPUs allocated to running jobs of the {owner}.", owner, per_user=per_user),
     )
@@ -74,7 +74,7 @@ def _job_owner_metrics(owner: str, per_user: bool) -> tuple[metric_types.Cluster
 JOBS = (
     _job_gauge("jobs", lambda job: job.tasks if job.state.is_live else None,
         "Pending, running and suspended jobs; each array task counts. A job that is pending in "
-        "several partitions counts in the first.", "partition", "state", native=True),
+        "several partitions counts in the first.", "partition", "state"),
     _job_gauge("jobs_in_phase",
         lambda job: job.tasks if job.phase and job.state is JobState.RUNNING else None,
         "Running jobs whose nodes are being prepared (configuring) or cleaned up (completing).",

@@ -17,7 +17,6 @@ class ClusterMetric(NamedTuple):
 
     metric: Metric
     rows: Callable[[Any], Iterable[Row]]
-    native: bool = False  # also exposed by Slurm 25.11 and later (its metrics.html)
     per_user: bool = False  # one series per user
 
 
@@ -36,7 +35,7 @@ def _row(
     *label_names: str,
     **marks: bool,
 ) -> ClusterMetric:
-    """A row of a metric of the cluster; `marks`: `native` and `per_user`."""
+    """A row of a metric of the cluster; `marks`: `per_user`."""
     return ClusterMetric(own_metric(name, kind, help, *label_names), rows, **marks)
 
 

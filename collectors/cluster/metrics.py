@@ -44,7 +44,7 @@ def _jobs_by_event(controller: Controller) -> Iterable[Row]:
 
 _SINCE_RESET = "since the controller's statistics were reset."
 # fmt: off
-_SLURMCTLD_METRICS = (
+CONTROLLER = (
     gauge("controller_threads", _value("threads"), "Threads of slurmctld that process RPCs."),
     gauge("controller_agents", _value("agents"),
         "Agents of slurmctld that send messages to nodes."),
@@ -69,9 +69,6 @@ _SLURMCTLD_METRICS = (
         "Jobs considered in the last backfill cycle."),
     gauge("controller_backfill_mean_depth", _value("backfill_mean_depth"),
         f"Mean number of jobs considered in a backfill cycle, {_SINCE_RESET}"),
-)
-CONTROLLER = (
-    *(row._replace(native=True) for row in _SLURMCTLD_METRICS),
     counter("rpc_calls_total", _rpcs("type", lambda rpc: rpc.calls),
         f"RPCs processed by the controller by type, {_SINCE_RESET}", "type"),
     counter("rpc_seconds_total", _rpcs("type", lambda rpc: rpc.seconds),
@@ -155,15 +152,10 @@ METRICS = (
 )  # fmt: skip
 
 
-def families(
-    part: str, reading: Any, native: bool = True, users: bool = True
-) -> Iterator[MetricFamily]:
-    """The families of one part's reading.
-
-    `native`: include Slurm's own metrics; `users`: those with a series for every user.
-    """
+def families(part: str, reading: Any, users: bool = True) -> Iterator[MetricFamily]:
+    """The families of one part's reading; `users`: those with a series for every user as well."""
     for row in PARTS[part]:
-        if (row.native and not native) or (row.per_user and not users):
+        if row.per_user and not users:
             continue
         values = {
             labels(**dict(zip(row.metric.labels, map(str, own), strict=True))): float(number)

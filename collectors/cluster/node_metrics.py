@@ -80,15 +80,15 @@ _PARTITION_METRICS = (
 NODES = (
     metric_types.gauge("nodes",
         lambda reading: metric_types.totals((node.state, 1) for node in reading.nodes),
-        "Nodes by base state.", "state", native=True),
+        "Nodes by base state.", "state"),
     metric_types.gauge("nodes_flagged",
         lambda reading: metric_types.totals((flag, 1) for n in reading.nodes for flag in n.flags),
-        "Nodes by state flag; a node may have several flags.", "flag", native=True),
+        "Nodes by state flag; a node may have several flags.", "flag"),
     metric_types.gauge("partition_nodes",
         lambda reading: metric_types.totals(
             (part, node.state, 1) for node in reading.nodes for part in node.partitions),
         "Nodes of a partition or queue by base state; a node counts in each of its partitions.",
-        "partition", "state", native=True),
+        "partition", "state"),
     metric_types.gauge("node_info",
         lambda reading: ((node.name, node.state, 1) for node in reading.nodes),
         "Base state of the node; always 1.", "node", "state"),
@@ -106,7 +106,7 @@ NODES = (
         "Number of times the node entered the state down, error or failing since the exporter "
         "started.", "node"),
     *(
-        metric_types.gauge(f"node_{name}", _per_node(value), help, "node", native=True)
+        metric_types.gauge(f"node_{name}", _per_node(value), help, "node")
         for name, help, value in _NODE_METRICS
     ),
     metric_types.gauge("node_model_gpus", _per_gpu_model(lambda each: each.gpus),

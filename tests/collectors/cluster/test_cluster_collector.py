@@ -146,15 +146,6 @@ def test_jobs_by_account_and_optionally_by_user():
         assert ("user_jobs", "bob", "COMPLETED") not in values
 
 
-def test_metrics_that_slurm_exports_itself_can_be_omitted():
-    node = ClusterNode("n1", "idle", frozenset(("drain",)), ("cpu",), 8, 2, reason="bad DIMM")
-    collector = cluster_collector(Clock(), ClusterOptions(native=False), nodes=lambda: [node])
-    collector.refresh()
-    names = {key[0] for key in sample_values(collector)}
-    assert "node_unavailable_info" in names
-    assert not names & {"nodes", "node_cpus", "partition_nodes"}
-
-
 def test_pending_jobs():
     jobs = [
         ClusterJob("1", "cpu", JobState.PENDING, "Priority", 3, 4, 1, 400),
