@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from batchjob.local_runs import history
@@ -18,12 +17,16 @@ from batchjob.quantities.sample import JobSample, SampleHeader
 from batchjob.runtime.json_reader import parse_json
 from batchjob.runtime.settings import Parser
 from batchjob.runtime.values import integer
-from batchjob_cli.client import curves
-from batchjob_cli.client.answer import foreign_answer_error, parse_rows, quote_beginning
+from batchjob_cli.client.answer import (
+    foreign_answer_error,
+    parse_rows,
+    quote_beginning,
+    require_success,
+)
 from batchjob_cli.client.connect import add_arguments, add_window, named_server, window_parameters
 from batchjob_cli.client.problems import NotFoundError, files_named
 from batchjob_cli.client.sample_table import TYPES, heading, row
-from batchjob_cli.client.table import add_zone, format_table, print_text, terminal_width
+from batchjob_cli.client.table import add_zone, terminal_width
 from batchjob_stats_db.samples.file import flatten_values
 from batchjob_stats_db.samples.folder import find_jobid
 from batchjob_stats_db.samples.replay import Replay, SamplePair, sample_document
@@ -78,32 +81,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _print_from_server(given: argparse.Namespace) -> int:
-    window = window_parameters(given)
-    parameters = {**window, "follow": "true" if given.follow and given.limit is None else None}
+    follow = "true" if given.follow and given.limit is None else None
+    parameters = {**window_parameters(given), "follow": follow}
     server = named_server(given)
     run = server.find_run_id(given.job)
     jobid = run or given.job
     # A run that has just started is not in the list of jobs yet.
     path = f"{'runs' if run else 'jobs'}/{quote(jobid, safe='')}/samples"
-    first = server(path, {"limit": 1})
-    if first.status == 503 or (first.status == 200 and not first.body):
-        curve_rows = list(curves.rows(server, jobid, given.type, window))
-        path_of_job = f"jobs/{quote(jobid, safe='')}"
-        if not (run or curve_rows or parse_rows(server(path_of_job, {}))):
-            raise NotFoundError(f"job {jobid} does not exist, or is not yours to see")
-        if curve_rows or first.status == 503:
-            return _print_time_series(given, curve_rows)
+    require_success(server(path, {"limit": 1}))
+    if not (run or parse_rows(server(f"jobs/{quote(jobid, safe='')}", {}))):
+        raise NotFoundError(f"job {jobid} does not exist, or is not yours to see")
     _print_table(given, _parse_samples(server.stream(path, parameters)))
-    return 0
-
-
-def _print_time_series(given: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
-    """Print the curves of a server that has a time series database, but no samples of the job."""
-    chosen = rows if given.limit is None else rows[max(0, len(rows) - given.limit) :]
-    if given.json:
-        print("".join(f"{json.dumps(row)}\n" for row in chosen), end="")
-    else:
-        print_text(format_table(curves.columns(given.type, given.zone), chosen, terminal_width()))
     return 0
 
 

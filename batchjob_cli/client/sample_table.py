@@ -31,7 +31,7 @@ def _fixed(digits: int, unit: str = "", times: float = 1.0) -> _Format:
     return lambda number: f"{number * times:.{digits}f}{unit}"
 
 
-def format_speed(number: float) -> str:
+def _format_speed(number: float) -> str:
     """Bytes per second."""
     return f"{size(number)}/s"
 
@@ -91,8 +91,8 @@ _THREADS = _value_column("THREADS", 8, job.THREADS, _COUNT)
 _POWER = _rate_column("POWER", 9, energy.ENERGY_JOULES, _fixed(1, " W"))
 _GPU = MeasurementColumn("GPU %", 6, _mean_utilization, _fixed(0, times=100))
 _FILES = (
-    _rate_column("FILES READ", 12, job.PROCESS_IO_READ_BYTES, format_speed),
-    _rate_column("WRITTEN", 12, job.PROCESS_IO_WRITTEN_BYTES, format_speed),
+    _rate_column("FILES READ", 12, job.PROCESS_IO_READ_BYTES, _format_speed),
+    _rate_column("WRITTEN", 12, job.PROCESS_IO_WRITTEN_BYTES, _format_speed),
 )
 
 TYPES: Mapping[str, Sequence[MeasurementColumn]] = {
@@ -120,16 +120,16 @@ TYPES: Mapping[str, Sequence[MeasurementColumn]] = {
         _value_column("OOM", 4, job.OOM_KILLS, _COUNT),
     ),
     "io": (
-        _rate_column("DISK READ", 12, job.IO_READ_BYTES, format_speed),
-        _rate_column("WRITTEN", 12, job.IO_WRITTEN_BYTES, format_speed),
+        _rate_column("DISK READ", 12, job.IO_READ_BYTES, _format_speed),
+        _rate_column("WRITTEN", 12, job.IO_WRITTEN_BYTES, _format_speed),
         _rate_column("READS/s", 8, job.IO_READS, _COUNT),
         _rate_column("WRITES/s", 9, job.IO_WRITES, _COUNT),
         *_FILES,
         _time_share_column("WAITING %", job.IO_WAITING, 10),
     ),
     "network": (
-        _rate_column("RECEIVED", 12, job.NETWORK_RECEIVE_BYTES, format_speed),
-        _rate_column("SENT", 12, job.NETWORK_TRANSMIT_BYTES, format_speed),
+        _rate_column("RECEIVED", 12, job.NETWORK_RECEIVE_BYTES, _format_speed),
+        _rate_column("SENT", 12, job.NETWORK_TRANSMIT_BYTES, _format_speed),
         _rate_column("PACKETS IN", 11, job.NETWORK_RECEIVE_PACKETS, _COUNT),
         _rate_column("OUT", 9, job.NETWORK_TRANSMIT_PACKETS, _COUNT),
         _value_column("ERRORS", 7, job.NETWORK_RECEIVE_ERRORS, _COUNT),
