@@ -294,7 +294,6 @@ complete -c batchjob -n '_shtab_batchjob_using delete' -l yes -s y -d 'do not as
 complete -c batchjob -n '_shtab_batchjob_using delete; and test $_shtab_batchjob_npos -eq 0' -ka "(_batchjob_jobs)" -d 'id of a run, a prefix of it, or its name'
 complete -c batchjob -n '_shtab_batchjob_using; and test $_shtab_batchjob_npos -eq 0' -a doctor -d 'Checks what this node provides to the exporter and what is missing. Also accepts all flags of batchjob_exporter (--config.file, --path.cgroupfs ...) and examines the node as the exporter would. Exit status: 0 if jobs can be seen, 1 if not, 2 for wrong usage.'
 complete -c batchjob -n '_shtab_batchjob_using doctor' -s h -l help -d 'show this help message and exit'
-complete -c batchjob -n '_shtab_batchjob_using doctor' -l json -d 'write the report as JSON'
 complete -c batchjob -n '_shtab_batchjob_using; and test $_shtab_batchjob_npos -eq 0' -a top -d 'Shows running and pending jobs, and what they use now. q: quit, s: sort, e: ended jobs, Enter: the report of a job.'
 complete -c batchjob -n '_shtab_batchjob_using top' -s h -l help -d 'show this help message and exit'
 complete -c batchjob -n '_shtab_batchjob_using top' -l server -x -d 'URL of the server, such as https://jobs.example.org (default: $BATCHJOB_SERVER)'

@@ -81,7 +81,6 @@ _shtab_batchjob_delete_defaults_added=0
 
 _shtab_batchjob_doctor_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--json[write the report as JSON]"
 )
 
 # guard to ensure default positional specs are added only once per session

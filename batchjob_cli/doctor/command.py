@@ -5,7 +5,6 @@ metrics adds its checks there.
 """
 
 import argparse
-import json
 import sys
 import textwrap
 from collections import Counter
@@ -46,12 +45,11 @@ def run(arguments: list[str]) -> int:
     parser = Parser(
         prog="batchjob doctor",
         description=_DESCRIPTION,
-        usage="batchjob doctor [--json] [FLAG OF batchjob_exporter ...]",
+        usage="batchjob doctor [FLAG OF batchjob_exporter ...]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--json", action="store_true", help="write the report as JSON")
-    doctor_options, exporter_flags = parser.parse_known_args(arguments)
+    _, exporter_flags = parser.parse_known_args(arguments)
     chosen = parse_settings(exporter_flags)
     options = {entry.name: of_entry for entry, of_entry in chosen.collectors}
     node = ExaminedNode(
@@ -60,9 +58,9 @@ def run(arguments: list[str]) -> int:
         all_layouts(options["jobs"].layouts if "jobs" in options else ()),
         options,
     )
-    results, visible = examine(node), jobs_visible(node)
-    report = (as_json if doctor_options.json else as_text)(results, visible)
-    sys.stdout.write(replace_non_utf8(report))  # cgroup paths may contain any bytes
+    visible = jobs_visible(node)
+    # cgroup paths may contain any bytes
+    sys.stdout.write(replace_non_utf8(as_text(examine(node), visible)))
     return 0 if visible else 1
 
 
@@ -105,13 +103,3 @@ def _wrap(text: str, head: str) -> list[str]:
         break_long_words=False,  # commands and paths must stay intact for copying
         break_on_hyphens=False,
     )
-
-
-def as_json(report: Report, jobs_visible: bool) -> str:
-    """`{"jobs_visible": ..., "checks": [{subject, name, result, seen, advice}]}`."""
-    checks = [
-        {"subject": subject, "name": name, **finding._asdict()}
-        for subject, findings in report.items()
-        for name, finding in findings.items()
-    ]
-    return json.dumps({"jobs_visible": jobs_visible, "checks": checks}, indent=1) + "\n"

@@ -1,7 +1,5 @@
 """`batchjob doctor`: output and exit status."""
 
-import json
-
 import pytest
 
 from batchjob_cli.doctor.command import as_text
@@ -19,11 +17,9 @@ def path_flags(host):
     ]
 
 
-def test_json_report(tree, capsys):
-    assert main(["doctor", "--json", *path_flags(tree("slurm-24.11-v2-r3-b"))]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["jobs_visible"] is True
-    assert {"subject", "name", "result", "seen", "advice"} == set(report["checks"][0])
+def test_node_with_jobs_exits_with_0(tree, capsys):
+    assert main(["doctor", *path_flags(tree("slurm-24.11-v2-r3-b"))]) == 0
+    assert "Jobs can be seen on this node" in capsys.readouterr().out
 
 
 def test_node_without_jobs_exits_with_1(machine, capsys):
