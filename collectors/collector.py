@@ -7,7 +7,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, cast
 
 from batchjob.runtime.background import PeriodicTask
 from collectors.host import Host
@@ -18,6 +18,8 @@ class Collector(ABC):
     """One source of families, with the threads it needs; some have none."""
 
     threads: Sequence[PeriodicTask] = ()
+    node_names: Callable[[], Sequence[str] | None] | None = None
+    """Lists the nodes of a cluster that can be scraped now; None while they are not known."""
 
     def start(self) -> None:
         """Start the threads; called once, before the first `collect()`."""
@@ -35,12 +37,6 @@ class Collector(ABC):
     @abstractmethod
     def collect(self) -> list[MetricFamily]:
         """The current families. Called from one thread at a time."""
-
-
-@runtime_checkable
-class NodeLister(Protocol):
-    def node_names(self) -> Sequence[str] | None:
-        """The nodes that can be scraped now; None while they are not known."""
 
 
 @dataclass(frozen=True)

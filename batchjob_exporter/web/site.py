@@ -8,7 +8,6 @@ from batchjob.runtime.settings import suggest_nearest
 from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.exposition import OPENMETRICS, TEXT, render
 from batchjob_exporter.web.message import HttpRequest, HttpResponse, parse_accept, text_response
-from collectors.collector import NodeLister
 
 # The default scrape timeout of Prometheus. No scrape waits longer for another, whatever its header
 # says: a few could otherwise occupy all workers while a collector hangs.
@@ -67,7 +66,7 @@ class MetricsSite:
             telemetry_path: self._metrics,
         }
         for collector in exporter.collectors:
-            if isinstance(collector, NodeLister):
+            if collector.node_names is not None:
                 self._pages[_TARGETS_PATH] = _targets_page(collector.node_names)
 
     def answer(self, request: HttpRequest) -> HttpResponse:

@@ -101,8 +101,8 @@ class LogMonth:
             return json_lines.Jsonl("c1", json_lines.JsonLinesOptions(path=str(self._place)))
         path = str(self._place / LSF_FILES[self._kind])
         if self._kind == "lsb_acct":
-            return lsb_acct.build("c1", lsb_acct.LsbAcctOptions(path=path))
-        return lsb_stream.build("c1", lsb_stream.LsbStreamOptions(path=path))
+            return lsb_acct.build("c1", lsb_acct.EventFileOptions(path=path))
+        return lsb_stream.build("c1", lsb_acct.EventFileOptions(path=path))
 
     def _rotate(self) -> None:
         """By renaming, or by copying and truncating; the last lines may not have been read."""

@@ -65,7 +65,9 @@ def provider_and_url(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class CommonOptions:
+class EmissionsOptions(WattTimeOptions, ElectricityMapsOptions):
+    """Where emission factors come from."""
+
     # fmt: off
     provider: tuple[str, ...] = option((),
         f"Provider and zone: {' or '.join(TABLES)} with a country (no network), "
@@ -80,11 +82,6 @@ class CommonOptions:
         "CA certificates (PEM) to trust for the providers instead of the system's.")
     timeout: float = option(10.0, "Maximum time for a complete answer.", parse=duration)
     # fmt: on
-
-
-@dataclass(frozen=True)
-class EmissionsOptions(WattTimeOptions, ElectricityMapsOptions, CommonOptions):
-    """Where emission factors come from. The fields of the last class come first."""
 
 
 @dataclass(eq=False)

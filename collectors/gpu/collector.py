@@ -262,7 +262,7 @@ class GpuCollector(Collector):
 
     def _count_conflicts(self, conflicts: frozenset[AllocationConflict]) -> None:
         """Count each conflict once per job as long as it persists."""
-        current = {(each.kind, each.job): each.what for each in conflicts}
+        current = {(kind, job): subject for kind, job, subject in conflicts}
         for (kind, job), subject in current.items():
             if (kind, job) not in self._current_conflicts:
                 self._conflict_counts[kind] += 1

@@ -32,14 +32,8 @@ class Holding(NamedTuple):
     confirmed: bool = False  # confirmed by a source that the job's user cannot write
 
 
-class AllocationConflict(NamedTuple):
-    """A contradiction between sources."""
-
-    kind: str  # one of KINDS
-    job: JobName
-    what: str  # the GPU or its name
-
-
+AllocationConflict = tuple[str, JobName, str]
+"""A contradiction between sources: one of CONFLICT_KINDS, the job, and the GPU or its name."""
 CONFLICT_KINDS = ("unknown_gpu", "sources", "process", "overlap", "unconfirmed")
 
 
@@ -100,7 +94,7 @@ def _choose_allocation(
 ) -> Allocation | None:
     for each in statements:
         for word in each.unknown:
-            conflicts.add(AllocationConflict("unknown_gpu", holder.name, word))
+            conflicts.add(("unknown_gpu", holder.name, word))
     resolved = [each for each in statements if each.units]
     if not resolved:
         return None
@@ -109,7 +103,7 @@ def _choose_allocation(
         # A step may name a subset of the job's GPUs; it is a contradiction only if neither set
         # contains the other.
         if not (other.units <= best.units or best.units <= other.units):
-            conflicts.add(AllocationConflict("sources", holder.name, other.source))
+            conflicts.add(("sources", holder.name, other.source))
     return best
 
 
@@ -187,14 +181,14 @@ def _holdings_of_unit(
     whole_claims = [job for job in allocated if not _is_partial(job)]
     name = f"{unit.gpu.uuid}/{unit.gpu_instance}"
     for job in whole_claims if len(whole_claims) > 1 else ():
-        conflicts.add(AllocationConflict("overlap", job.holder.name, name))
+        conflicts.add(("overlap", job.holder.name, name))
     reading = readings.get(unit.gpu.uuid)
     for job in allocated:
         if job not in holding_jobs:
-            conflicts.add(AllocationConflict("unconfirmed", job.holder.name, name))
+            conflicts.add(("unconfirmed", job.holder.name, name))
     for job in jobs:
         if job.allocation and job not in allocated:
-            conflicts.add(AllocationConflict("process", job.holder.name, name))
+            conflicts.add(("process", job.holder.name, name))
         yield Holding(
             job.holder.name,
             unit,

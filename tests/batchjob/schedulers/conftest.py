@@ -29,6 +29,6 @@ def write_acct(tmp_path):
     def write(text, name="lsb.acct"):
         data = text if isinstance(text, bytes) else text.encode()
         (tmp_path / name).write_bytes(data)
-        return lsb_acct.build("c1", lsb_acct.LsbAcctOptions(path=str(tmp_path / "lsb.acct")))
+        return lsb_acct.build("c1", lsb_acct.EventFileOptions(path=str(tmp_path / "lsb.acct")))
 
     return write

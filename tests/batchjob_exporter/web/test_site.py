@@ -12,10 +12,11 @@ from batchjob_exporter.exporter import Exporter
 from batchjob_exporter.exposition import OPENMETRICS, TEXT
 from batchjob_exporter.web.message import HttpRequest, parse_request
 from batchjob_exporter.web.site import MetricsSite, negotiate
+from collectors.collector import Collector
 from collectors.metric import NO_LABELS, Metric, MetricFamily
 
 
-class OneGaugeCollector:
+class OneGaugeCollector(Collector):
     """A collector with one gauge."""
 
     def __init__(self, name):
@@ -176,7 +177,7 @@ def test_any_accept_header_gets_a_format(accept):
     assert negotiate(accept) in (TEXT, OPENMETRICS)
 
 
-class NodeListCollector:
+class NodeListCollector(Collector):
     """A collector that knows two nodes, or none yet."""
 
     def __init__(self, names):

@@ -64,7 +64,7 @@ def map_jobs(jobs, readings=(), gpus=(), prolog=None):
         for each in found.holdings
     }
     assert len(uses) == len(found.holdings)
-    return uses, sorted((each.kind, each.job.jobid) for each in found.conflicts)
+    return uses, sorted((kind, job.jobid) for kind, job, _ in found.conflicts)
 
 
 def test_idle_gpu_keeps_its_holder():
@@ -129,7 +129,7 @@ def test_job_of_another_gpu_holds_the_one_that_it_uses_and_another_only_names():
     assert [(x.job.jobid, x.share, x.confirmed) for x in holds] == [
         ("1", None, False), ("2", 1.0, True),
     ]  # fmt: skip
-    kinds = {(each.kind, each.job.jobid) for each in found.conflicts}
+    kinds = {(kind, job.jobid) for kind, job, _ in found.conflicts}
     assert kinds == {("unconfirmed", "1"), ("process", "2")}
 
 
@@ -145,7 +145,7 @@ def test_claim_of_the_environment_takes_nothing_from_a_job_known_by_its_process(
     jobs = [job("1", slurm_gpus(0)), job("2", None, (10,))]
     found, holds = map_confirmed(jobs, ON_GPU_0)
     assert holds == {"1": (None, False), "2": (1.0, True)}
-    assert [(each.kind, each.job.jobid) for each in found.conflicts] == [("unconfirmed", "1")]
+    assert [(kind, job.jobid) for kind, job, _ in found.conflicts] == [("unconfirmed", "1")]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_prolog_confirms_and_denies_unconfirmed_jobs_a_share():
     ]
     found, holds = map_confirmed(jobs, prolog={"1": frozenset({"0"})})
     assert holds == {"1": (1.0, True), "2": (None, False), "3": (None, False)}
-    kinds = {(each.kind, each.job.jobid) for each in found.conflicts}
+    kinds = {(kind, job.jobid) for kind, job, _ in found.conflicts}
     assert {("unconfirmed", "2"), ("unconfirmed", "3")} <= kinds
 
 

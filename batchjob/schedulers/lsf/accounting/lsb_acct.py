@@ -22,11 +22,14 @@ ParseRecord = Callable[[str, Sequence[event_records.Word]], tuple[job_records.Jo
 
 
 @dataclass(frozen=True)
-class LsbAcctOptions:
-    path: str = option("", "The file lsb.acct: $LSB_SHAREDIR/<cluster>/logdir/lsb.acct.")
+class EventFileOptions:
+    path: str = option(
+        "",
+        "The file: $LSB_SHAREDIR/<cluster>/logdir/lsb.acct, or lsb.stream as lsb.params names it.",
+    )
 
 
-def build(cluster: str, options: LsbAcctOptions) -> "LsfLog":
+def build(cluster: str, options: EventFileOptions) -> "LsfLog":
     return LsfLog(_SOURCE, cluster, Path(options.path), "JOB_FINISH", job_from_finish)
 
 
@@ -192,4 +195,4 @@ def parse_phases(state: Mapping[str, object]) -> Phases:
     }
 
 
-ACCOUNTING = AccountingModule(LsbAcctOptions, build)
+ACCOUNTING = AccountingModule(EventFileOptions, build)

@@ -5,15 +5,13 @@ or unset are omitted; execHosts, slotUsages and allocSlots are repeated for each
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from batchjob.runtime.json_reader import damaged, repeated_names, unique_pairs
-from batchjob.runtime.settings import option
 from batchjob.schedulers.accounting import AccountingModule
 from batchjob.schedulers.fields import FieldReader, RowError
 from batchjob.schedulers.lsf.accounting.event_records import Word
-from batchjob.schedulers.lsf.accounting.lsb_acct import LsfLog
+from batchjob.schedulers.lsf.accounting.lsb_acct import EventFileOptions, LsfLog
 from batchjob.schedulers.lsf.accounting.records import ended_job
 from batchjob.schedulers.records import JobRecord
 
@@ -25,12 +23,7 @@ _LISTS = frozenset(("execHosts", "slotUsages", "allocSlots"))  # repeated for ea
 _OMITTED_ZEROS = {"exitStatus": "0", "exitInfo": "0", "idx": "0"}
 
 
-@dataclass(frozen=True)
-class LsbStreamOptions:
-    path: str = option("", "Path of lsb.stream, as configured in lsb.params.")
-
-
-def build(cluster: str, options: LsbStreamOptions) -> LsfLog:
+def build(cluster: str, options: EventFileOptions) -> LsfLog:
     return LsfLog(_SOURCE, cluster, Path(options.path), "JOB_FINISH2", job_from_finish2)
 
 
@@ -56,4 +49,4 @@ def job_from_finish2(cluster: str, line: Sequence[Word]) -> tuple[JobRecord, lis
     return job, row.parse_errors
 
 
-ACCOUNTING = AccountingModule(LsbStreamOptions, build)
+ACCOUNTING = AccountingModule(EventFileOptions, build)

@@ -175,7 +175,7 @@ def test_large_file_is_read_in_batches(write_acct):
 
 
 def test_missing_file_is_an_error(tmp_path):
-    source = lsb_acct.build("c1", lsb_acct.LsbAcctOptions(path=str(tmp_path / "lsb.acct")))
+    source = lsb_acct.build("c1", lsb_acct.EventFileOptions(path=str(tmp_path / "lsb.acct")))
     assert "No such file" in source.check()[0]
     with pytest.raises(SourceError, match="No such file"):
         read(source)
@@ -219,7 +219,7 @@ def test_lsb_stream_agrees_with_lsb_acct():
 
 
 def test_lsb_stream_rotation(tmp_path):
-    source = lsb_stream.build("c1", lsb_stream.LsbStreamOptions(path=str(tmp_path / "lsb.stream")))
+    source = lsb_stream.build("c1", lsb_acct.EventFileOptions(path=str(tmp_path / "lsb.stream")))
     (tmp_path / "lsb.stream").write_text(f"{STREAM_LINE}\n")
     _, watermark, _ = read(source)
     (tmp_path / "lsb.stream").rename(tmp_path / "lsb.stream.1775304000")
