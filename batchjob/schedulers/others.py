@@ -1,11 +1,11 @@
 """Further job managers on compute nodes; their job records come as JSON lines.
 
-Flux, HTCondor, OAR, Grid Engine, Joblet, Kubernetes and libvirt.
+Flux, HTCondor, OAR, Grid Engine, Joblet and Kubernetes.
 """
 
 import re
 
-from batchjob.schedulers.layout import V1, V2, layout, unescape_unit_name
+from batchjob.schedulers.layout import V1, V2, layout
 from batchjob.schedulers.node import JobManager
 
 
@@ -65,14 +65,6 @@ _KUBERNETES = tuple(
             rf"(?:.+-)?kubepods-(?P<qos>burstable|besteffort)-{_POD}\.slice(?::.+)?"),
     )
 )
-_LIBVIRT = (
-    # libvirt: a virtual machine is not a batch job unless the site says so.
-    layout("libvirt-systemd", "libvirt",
-        r"**/machine\.slice/machine-qemu\\x2d\d+\\x2d(?P<jobid>.+)\.scope",
-        decode_jobid=unescape_unit_name, can_contain_jobs=True, enabled=False),
-    layout("libvirt", "libvirt", r"**/machine/qemu-\d+-(?P<jobid>.+)\.libvirt-qemu",
-        can_contain_jobs=True, enabled=False),
-)
 
 JOB_MANAGERS = (
     JobManager("flux", _FLUX, variables={"name": "FLUX_JOB_NAME"},
@@ -93,6 +85,5 @@ JOB_MANAGERS = (
         advice="see docs/schedulers/others.md"),
     JobManager("kubernetes", _KUBERNETES, re.compile(r"kubepods(\.slice)?"),
         daemons=frozenset({"kubelet"}), advice="see docs/schedulers/others.md"),
-    JobManager("libvirt", _LIBVIRT, re.compile(r"machine(\.slice)?")),
 )
 # fmt: on

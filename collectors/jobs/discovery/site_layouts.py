@@ -9,8 +9,7 @@
       - manager: slurm
         regex: '**/nodes/(?P<node>n[0-9]+)/job_(?P<jobid>[0-9]+)'
         versions: [2]
-      - {name: libvirt, enabled: true}             # a row of the built-in table, by its name
-      - {name: kubernetes, enabled: false}
+      - {name: kubernetes, enabled: false}         # a row of the built-in table, by its name
       - {manager: podman, enabled: true}           # all built-in rows of a manager
 
 In a pattern, `{jobid}`, `{uid}`, `{started}` or any other name stands for a part of one directory's
@@ -64,7 +63,7 @@ def _parse_row(number: int, row: Any) -> list[Layout]:
             raise ValueError(f"unknown key {key}{suggest_nearest(str(key), _KEYS)}")
     escaped = _parse_boolean(row, "escaped", default=False)
     enabled = _parse_boolean(row, "enabled", default=True)
-    name = _parse_word("name", row.get("name", f"site-{number}"), "such as libvirt")
+    name = _parse_word("name", row.get("name", f"site-{number}"), "such as kubernetes")
     if set(row) <= {"name", "enabled"}:
         if name not in _BUILT_IN:
             suggestion = suggest_nearest(name, tuple(_BUILT_IN))

@@ -161,13 +161,6 @@ def test_every_enabled_layout_has_an_example():
     assert {row.name for row in BUILT_IN if row.enabled} - matched_layouts == set()
 
 
-def test_virtual_machines_are_jobs_if_enabled():
-    rows = [row._replace(enabled=True) for row in BUILT_IN]
-    job = match(r"machine.slice/machine-qemu\x2d3\x2dweb\x2d1.scope", rows, 2)
-    assert job is not None
-    assert (job.manager, job.jobid) == ("libvirt", "web-1")
-
-
 def test_lsf_path_has_start_time_and_array_index():
     job = match("lsf/prod/job.42[2].34071.1775289779", BUILT_IN, 1)
     assert job is not None

@@ -125,12 +125,12 @@ def test_arbitrary_rows_are_valid_or_raise_value_error(rows):
 def test_built_in_row_is_enabled_and_disabled_by_name():
     rows = all_layouts(
         site_layouts(
-            [{"name": "libvirt", "enabled": True}, {"name": "kubernetes", "enabled": False}]
+            [{"name": "docker-cgroupfs", "enabled": True}, {"name": "kubernetes", "enabled": False}]
         )
     )
-    machine = match("machine/qemu-3-web.libvirt-qemu", rows, 1)
-    assert machine is not None
-    assert (machine.manager, machine.jobid) == ("libvirt", "web")
+    container = match(f"docker/{64 * 'a'}", rows, 1)
+    assert container is not None
+    assert (container.manager, container.jobid) == ("docker", 64 * "a")
     pod = "kubepods/pod0123456789abcdef0123456789abcdef"
     assert match(pod, all_layouts(()), 1) is not None
     assert match(pod, rows, 1) is None
@@ -145,10 +145,10 @@ def test_rows_are_named_and_can_be_disabled():
     ("rows", "message"),
     [
         (
-            [{"name": "libvird", "enabled": True}],
-            "row 1: name: expected the name of a built-in row; did you mean libvirt?, or a "
+            [{"name": "kubernets", "enabled": True}],
+            "row 1: name: expected the name of a built-in row; did you mean kubernetes?, or a "
             "pattern, "
-            "got 'libvird'",
+            "got 'kubernets'",
         ),
         ([{**PATTERN, "name": "Mine"}], "row 1: name: expected a word in lower case such as"),
         ([{**PATTERN, "enabled": "yes"}], "row 1: enabled: expected true or false, got 'yes'"),
