@@ -21,7 +21,7 @@ from batchjob.runtime.log import LogOnce
 from batchjob.runtime.settings import LogOptions, Parser, SettingsError, exit_status
 from batchjob.runtime.signals import notify
 from batchjob_exporter.self_metrics import version_text
-from batchjob_exporter.web.addresses import open_listeners, open_systemd_listeners
+from batchjob_exporter.web.addresses import open_listeners, open_systemd_listener
 from collectors.kernel.answers import NEEDED, Helper
 from collectors.kernel.capabilities import keep
 
@@ -37,9 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         given = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
         logs.set_up(LogOptions())
         path = given.listen and f"unix:{Path(given.listen).absolute()}"
-        if not path and "LISTEN_FDS" not in os.environ:
-            raise SettingsError("--listen: expected a path, since systemd has passed no socket")
-        listener = (open_listeners((path,)) if path else open_systemd_listeners())[0]
+        listener = open_listeners((path,))[0] if path else open_systemd_listener()
         if path:
             Path(given.listen).chmod(0o666)  # peers are checked by their uid
         keep({name for feature in given.give for name in NEEDED[feature]})

@@ -25,8 +25,6 @@ class ExporterWebOptions:
     listen_address: tuple[str, ...] = settings.option((":10910",),
         "Address to listen on: :PORT, HOST:PORT, [IPV6]:PORT or unix:/PATH; may be repeated.",
         parse=listen_address, repeat=True)
-    systemd_socket: bool = settings.option(False,
-        "Listen on the sockets that systemd passes (socket activation) instead.")
     telemetry_path: str = settings.option("/metrics",
         "Path under which metrics are served.", parse=_url_path, metavar="PATH")
     config_file: str = settings.option("",

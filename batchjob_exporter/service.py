@@ -56,16 +56,12 @@ class ExporterService:
         web = settings.web
         self._exporter = build_exporter(settings)
         site = MetricsSite(self._exporter, web.telemetry_path, version_text())
-        self.sockets = (
-            addresses.open_systemd_listeners()
-            if web.systemd_socket
-            else addresses.open_listeners(web.listen_address)
-        )
+        self.sockets = addresses.open_listeners(web.listen_address)
         answer: RequestHandler = site.answer
         if secret:
             answer = require_bearer(answer, secret, _accepted_host_names(self.sockets))
         self.web = WebAccess(web.config_file, answer)
-        self._systemd, self._addresses = web.systemd_socket, web.listen_address
+        self._addresses = web.listen_address
         self.addresses = [addresses.format_address(each) for each in self.sockets]
         protected = web.allow_from or self.web.requires_authentication or secret
         if any(map(addresses.is_reachable_remotely, self.sockets)) and not protected:
@@ -91,8 +87,7 @@ class ExporterService:
 
     def stop(self) -> None:
         self._server.stop()
-        if not self._systemd:
-            addresses.remove_socket_files(self._addresses)
+        addresses.remove_socket_files(self._addresses)
         self._exporter.stop()
 
     def is_answering(self, seconds: float) -> bool:

@@ -95,15 +95,13 @@ def _is_stale_socket(path: str) -> bool:
     return False
 
 
-def open_systemd_listeners() -> list[socket.socket]:
-    """The sockets that systemd opened (socket activation, sd_listen_fds(3))."""
-    count = os.environ.get("LISTEN_FDS", "")
-    if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit() or count == "0":
-        raise SettingsError("web.systemd-socket: systemd passed no socket to this process")
-    listeners = [socket.socket(fileno=_FIRST_DESCRIPTOR + index) for index in range(int(count))]
-    for each in listeners:
-        os.set_inheritable(each.fileno(), False)
-    return listeners
+def open_systemd_listener() -> socket.socket:
+    """The socket that systemd opened (socket activation, sd_listen_fds(3))."""
+    environ = os.environ
+    if (environ.get("LISTEN_PID"), environ.get("LISTEN_FDS")) != (str(os.getpid()), "1"):
+        raise SettingsError("--listen: expected a path, since systemd has passed no socket")
+    os.set_inheritable(_FIRST_DESCRIPTOR, False)
+    return socket.socket(fileno=_FIRST_DESCRIPTOR)
 
 
 def format_address(listener: socket.socket) -> str:

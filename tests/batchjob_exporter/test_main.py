@@ -186,29 +186,6 @@ def test_watchdog_stops_when_listener_is_unreachable(notify_socket, tmp_path):
     assert f"no answer on unix:{path}" in log
 
 
-def test_socket_activation():
-    # What systemd does: descriptor 3 is the socket, LISTEN_PID the process that is started.
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/-/healthy"
-        script = (
-            "import os, sys; os.dup2(int(sys.argv[1]), 3); "
-            "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1'); "
-            "os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, str(listener.fileno()), *COMMAND[1:], *ONLY_NODE,
-             "--web.systemd-socket", "--log.level=error"],
-            pass_fds=[listener.fileno()],
-        )  # fmt: skip
-        try:
-            # The socket queues the request until the exporter is up: that is what it is for.
-            with urllib.request.urlopen(url, timeout=scaled(20)) as response:
-                assert response.read() == b"healthy\n"
-        finally:
-            process.terminate()
-            assert process.wait(scaled(20)) == 0
-
-
 def test_two_exporters_in_one_process():
     services = [
         ExporterService(parse_settings([*ONLY_NODE, "--web.listen-address=127.0.0.1:0"]))

@@ -14,7 +14,7 @@ from batchjob_exporter.web.addresses import (
     is_reachable_remotely,
     listen_address,
     open_listeners,
-    open_systemd_listeners,
+    open_systemd_listener,
 )
 from tests.helpers.waiting import scaled
 
@@ -113,4 +113,4 @@ def test_systemd_listeners_require_socket_activation(monkeypatch, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, str(os.getpid()) if value == "self" else value)
     with pytest.raises(SettingsError, match="no socket"):
-        open_systemd_listeners()
+        open_systemd_listener()
