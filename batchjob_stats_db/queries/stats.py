@@ -120,10 +120,13 @@ _QUEUES = (
         _total(_job.requested_cpus, _is_pending).label("waiting_cpus"),
         _total(_job.requested_gpus, _is_pending).label("waiting_gpus"),
     )
-    .where(_job.cluster == sa.bindparam("cluster"), _job.end_time.is_(None), _runs | _is_pending)
+    .where(
+        _job.cluster == sa.bindparam("cluster"), _job.end_time.is_(None),
+        _job.state.in_((*RUNNING_STATES, "PENDING")),
+    )
     .group_by(_job.partition)
     .order_by(_job.partition)
-)
+)  # fmt: skip
 
 
 def accounts(

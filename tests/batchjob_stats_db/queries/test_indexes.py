@@ -18,6 +18,7 @@ from batchjob_stats_db.queries.operators import (
     failures_by_state,
     idle_gpus,
 )
+from batchjob_stats_db.queries.stats import queued_by_partition
 from tests.batchjob_stats_server import example_site
 
 CAROL = Access((ClusterLogin("", "carol"),))
@@ -89,6 +90,12 @@ def test_unfinished_jobs_are_listed_without_the_ended_ones(planned, tmp_path, ac
         unfinished = next(plan for plan in plans() if "TEMP B-TREE" in plan)
     assert "ix_job_unfinished (cluster=? AND state=?" in unfinished
     assert ("username=?" in unfinished) == (access is CAROL)
+
+
+def test_queues_are_counted_without_the_ended_jobs(planned):
+    with planned() as (db, plans):
+        queued_by_partition(db, "alpha")
+        assert ["ix_job_unfinished (cluster=? AND state=?)" in each for each in plans()] == [True]
 
 
 def test_running_jobs_are_not_looked_for_among_all_start_times(planned):
