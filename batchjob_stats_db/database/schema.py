@@ -84,6 +84,8 @@ class Count(sa.types.TypeDecorator[float]):
 
 
 def _whole_as_int(value: float | None) -> float | None:
+    if type(value) is float:  # a page reads thousands of them
+        return int(value) if value.is_integer() else value
     if isinstance(value, (str, bytes)):
         error = sqlite3.DatabaseError(f"malformed: {value!r:.40} where a number must be")
         raise sa.exc.DatabaseError(None, None, error)

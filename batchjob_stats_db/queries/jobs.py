@@ -124,7 +124,8 @@ def gpu_utilizations(db: Connection, ids: Sequence[int]) -> dict[int, Sequence[f
     """
     condition, parameter = id_condition(db.dialect.name, _GPU.job_id)
     found: defaultdict[int, list[float | None]] = defaultdict(list)
-    for job_id, ratio in db.execute(_UTILIZATIONS.where(condition), {"ids": parameter(ids)}):
+    query, given = _UTILIZATIONS.where(condition), {"ids": parameter(ids)}
+    for job_id, ratio in db.execute(query, given).all():
         found[job_id].append(ratio)
     return {**found}
 

@@ -71,12 +71,12 @@ def cpu_ratio(job: Row) -> Efficiency:
     formula = f"CPU time / ({cpus} * elapsed time{measured_part})"
     if job["cpu_basis"] == AT_LEAST:
         formula = f"{AT_LEAST}, {formula}"
-    ratio, missing, known_caveats = job["cpu_efficiency"], "", caveats(job)
-    if ratio is None and MORE_CPU in known_caveats:
+    ratio, missing = job["cpu_efficiency"], ""
+    if ratio is None and MORE_CPU in caveats(job):
         missing = "more CPU time than the CPUs can provide"
     elif ratio is None:
         missing = _missing_reason(job, job["allocated_cpus"], "number of CPUs")
-        if not missing and CPU_AT_LEAST in known_caveats:
+        if not missing and CPU_AT_LEAST in caveats(job):
             missing = "accounting lacks most of its CPU time"
     return _efficiency_ratio(job, "cpu", ratio, formula, missing, job["cpu_basis"])
 
@@ -91,8 +91,8 @@ def memory_ratio(job: Row) -> Efficiency:
         missing = _missing_reason(job, _memory_limit(job), "memory limit")
         if not missing and job["memory_basis"] is None and job["peak_memory_bytes"] is not None:
             missing = "accounting samples memory too rarely for such a short job"
-    found = _efficiency_ratio(job, "memory", ratio, formula, missing, job["memory_basis"])
-    return replace(found, reclaimable=job["memory_short"] == 0)
+    basis, reclaimable = job["memory_basis"], job["memory_short"] == 0
+    return _efficiency_ratio(job, "memory", ratio, formula, missing, basis, reclaimable)
 
 
 def gpu_ratio(job: Row) -> Efficiency | None:
@@ -159,14 +159,16 @@ def _memory_limit(job: Row) -> float | None:
 
 
 def _efficiency_ratio(
-    job: Row, what: str, ratio: float | None, formula: str, missing: str, basis: str | None
-) -> Efficiency:
+    job: Row, what: str, ratio: float | None, formula: str, missing: str, basis: str | None,
+    reclaimable: bool = False,
+) -> Efficiency:  # fmt: skip
     reason = "" if ratio is not None else missing or "nothing was measured"
     until, end = job["usage_until_time"], job["end_time"]
     ran_on = basis == MEASURED and is_measured(job) and end is not None and until < end
     return Efficiency(
-        what, ratio, None, None, "", formula, "", reason, until * 1000 if ran_on else None
-    )
+        what, ratio, None, None, "", formula, "", reason, until * 1000 if ran_on else None,
+        reclaimable,
+    )  # fmt: skip
 
 
 def energy_of(job: Row, text: str) -> str:

@@ -4,6 +4,7 @@ Functions render the rows, since a page has hundreds of them with twenty cells e
 HTML: text from elsewhere must pass through `escape`, `escape_id` or `escape_repeated`.
 """
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC
 from functools import partial
@@ -225,9 +226,15 @@ def _measured_bar(used: Efficiency, row: Row, now: int) -> str:
     """A bar; of a running job, it says as of when it is."""
     bar = usage_bars.job_bar(used, row, now)
     if row["end_time"] is None and row["usage_until_time"] is not None:
-        until = format_time(row["usage_until_time"], UTC)
-        bar = bar._replace(detail="; ".join(filter(None, (bar.detail, f"as of {until}"))))
+        as_of = f"as of {_time_in_words(row['usage_until_time'])}"
+        bar = bar._replace(detail=f"{bar.detail}; {as_of}" if bar.detail else as_of)
     return fragments.usage_bar(bar)
+
+
+@functools.lru_cache(4096)
+def _time_in_words(seconds: float) -> str:
+    """Cached, since most running jobs were last measured together."""
+    return format_time(seconds, UTC)
 
 
 def _gpu_cell(row: Row, context: TableContext) -> str:

@@ -50,12 +50,12 @@ def job_bars(row: Row, now: int) -> dict[str, UsageBar | None]:
 def job_bar(measured: Efficiency, row: Row, now: int) -> UsageBar:
     """Its colour blames no job that is young, or was short, or that asked for no memory."""
     bar = efficiency_bar(measured)
-    elapsed = explain.elapsed_seconds(row, now) or 0
+    if bar.level not in ("low", "fair"):
+        return bar
     least = thresholds().idle_after if row["end_time"] is None else _LEAST_JUDGED_SECONDS
-    is_young = elapsed < least
+    is_young = (explain.elapsed_seconds(row, now) or 0) < least
     is_unasked = measured.what == "memory" and not row["allocated_memory_bytes"]
-    blames = bar.level in ("low", "fair")
-    return bar._replace(level="plain") if blames and (is_young or is_unasked) else bar
+    return bar._replace(level="plain") if is_young or is_unasked else bar
 
 
 def efficiency_bar(measured: Efficiency) -> UsageBar:
