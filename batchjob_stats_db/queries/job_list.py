@@ -333,8 +333,8 @@ def _walk_part(
 
     # Few rows are scanned at first: matching ones are usually near, and walking an index as far as
     # permitted costs more than reading a page of frequent jobs.
-    for percent in (2, 8, 30, 60):
-        scan_length = MOST_READ * percent // 100
+    most_read = [MOST_READ * percent // 100 for percent in (2, 8, 30, 60)]
+    for scan_length in (min(2 * limit + 100, most_read[0]), *most_read):
         # The nearest position this many rows on in any range; None: all ranges end before.
         end = next(iter(read(after, offset=scan_length)), None) if skips_rows else None
         rows += read(after, end=end, most=limit + 1 - len(rows))
