@@ -17,6 +17,7 @@ _SHORT_SECONDS = 60
 _EVER = 1 << 53  # later than all times
 _REQUEST = ("account", "partition", "allocated_cpus", "allocated_nodes", "allocated_gpus")
 _MAX_COUNTED = 1000
+MOST_NAMED_RUNS = 50
 _OTHER = schema.job.alias()
 
 
@@ -67,7 +68,7 @@ def same_name(
     db: Connection,
     access: Access,
     job: Mapping[Any, Any],
-    most: int = 50,
+    most: int = MOST_NAMED_RUNS,
     names: ColumnNames = COLUMN_NAMES,
 ) -> Sequence[RowMapping]:
     """The latest runs of a job's name by its user on its cluster, the oldest first.

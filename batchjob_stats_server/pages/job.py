@@ -28,7 +28,7 @@ from batchjob_stats_db.queries import nodes as queries
 from batchjob_stats_db.queries.filters import Filter
 from batchjob_stats_db.queries.job_list import Page, list_jobs
 from batchjob_stats_db.queries.jobs import find_jobs
-from batchjob_stats_db.queries.similar import same_name
+from batchjob_stats_db.queries.similar import MOST_NAMED_RUNS
 from batchjob_stats_server.api.answers import TurnRoute
 from batchjob_stats_server.api.jobs import JobId
 from batchjob_stats_server.api.params import InQuery, QueryParams, Time, Word
@@ -48,7 +48,6 @@ from batchjob_stats_server.report.model import ReportInput
 router = APIRouter(include_in_schema=False, route_class=TurnRoute)
 
 _MAX_SIBLINGS, _MAX_PENDING = 12, 200
-_MAX_NAMED_RUNS = 50
 _MAX_SHADED_STEPS = 40
 _MAIN_CURVES = {curves.CPU, curves.MEMORY, curves.GPU_UTILIZATION, curves.GPU_MEMORY}
 _LAST_LINES, _LAST_RECORDS = 10, 40  # a line may be written in parts
@@ -83,19 +82,22 @@ def job(page: RequestPage, jobid: JobId, form: InQuery[JobForm]) -> Response:
             for row in (jobs.members_of(db, access, group) if group else ())
             if row["cluster"] == run["cluster"] and row["id"] != run["id"]
         ]
-        named_runs = same_name(db, access, run, _MAX_NAMED_RUNS, run_strip.RUN_COLUMNS)
         stored_scripts = scripts.of_jobs(db, script_access(principal, access), [run["id"]])
         neighbours = queries.neighbours(db, run, page.now)
         dependents = _dependents(db, access, run) if run["end_time"] is None else []
     inputs, shown = _report_values(page, jobid, run)
     report, start = shown["report"], run["start_time"]
+    named_runs = inputs.runs_of_name
+    if start is not None and len(named_runs) < MOST_NAMED_RUNS:
+        named_runs = sorted([*named_runs, run], key=lambda each: (each["start_time"], each["id"]))
     grafana_url = page.grafana_url(
         "job", window_begin(start), window_end(start, run["end_time"]),
         cluster=run["cluster"], job=run["jobid"],
     )  # fmt: skip
     return page.render(
         "job.html", uses_plotly=True, runs=runs, siblings=siblings[:_MAX_SIBLINGS],
-        strip=run_strip.build_strip(named_runs, page.now), neighbours=neighbours,
+        strip=run_strip.build_strip(named_runs, page.now), run_links=run_strip.run_links,
+        neighbours=neighbours,
         dependents=dependents,
         script=stored_scripts[0] if stored_scripts else None,
         output=_last_output(page, run),

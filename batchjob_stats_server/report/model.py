@@ -315,8 +315,9 @@ SIMILAR_JOB_COLUMNS = (
 
 
 NAMED_RUN_COLUMNS = (
-    "id", "state", "start_time", "end_time", "elapsed_seconds", "suspended_seconds", "as_of_time",
-    "allocated_nodes", "allocated_memory_bytes", "time_limit_seconds",
+    "id", "cluster", "jobid", "submit_time", "run", "state", "start_time", "end_time",
+    "elapsed_seconds", "suspended_seconds", "as_of_time", "allocated_nodes",
+    "allocated_memory_bytes", "time_limit_seconds", "memory_used_bytes", "energy_used_joules",
 )  # fmt: skip
 """Columns to query for other runs of a name."""
 
