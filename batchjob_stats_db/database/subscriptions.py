@@ -257,9 +257,15 @@ def read_site(db: Connection) -> dict[str, str]:
 
 
 def read_offer(site: Mapping[str, str]) -> Offer | None:
-    """The offer of the first cluster that has one; None: the site sends no messages."""
+    """The offer of the first cluster that has one; None: the site sends no messages.
+
+    A poller of another version writes its offer anew when it starts; until then it is not known.
+    """
     given = next((site[name] for name in sorted(site) if name.startswith("offer:")), "")
-    return Offer(**parse_json(given)) if given else None
+    try:
+        return Offer(**parse_json(given)) if given else None
+    except TypeError:
+        return None
 
 
 def write_offer(db: Connection, cluster: str, offer: Offer | None, now: int) -> None:

@@ -3,8 +3,9 @@
 from urllib.parse import urlencode
 
 import pytest
+import sqlalchemy as sa
 
-from batchjob_stats_db.database import subscriptions
+from batchjob_stats_db.database import schema, subscriptions
 from batchjob_stats_db.database.subscriptions import Offer
 from tests.batchjob_stats_server.conftest import NOW
 from tests.batchjob_stats_server.pages.conftest import HTML
@@ -44,6 +45,12 @@ def test_subscribe_and_remove(alice):
     )
     alice.post(f"/messages/{row['id']}/remove", headers=HTML | FORM)
     assert rows(alice) == []
+
+
+def test_offer_of_a_poller_of_another_version_is_no_offer(alice, services):
+    with services.writer.begin() as db:
+        db.execute(sa.update(schema.message_site).values(value='["mail"]'))
+    assert "sends no messages" in alice.get("/messages", headers=HTML).text
 
 
 def test_webhook_shows_its_key(alice):
