@@ -15,7 +15,7 @@ from batchjob.runtime.output import run_with_stdout
 from batchjob.runtime.settings import Parser, SettingsError, add_flags, exit_status, parse_flags
 from batchjob.runtime.subprocesses import SchedulerError
 from batchjob.runtime.values import duration, integer, with_metavar
-from batchjob_stats_db.admin import commands
+from batchjob_stats_db.admin import commands, transfer
 from batchjob_stats_db.admin.commands import Arguments
 from batchjob_stats_db.database.engine import DatabaseError
 from batchjob_stats_db.poller.options import SECTIONS, PollerSettings, problems, settings
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (SettingsError, DatabaseError) as error:
         print(f"batchjob_stats_db: {error}", file=sys.stderr)
         return exit_status(error)
-    except (SchedulerError, TimeSeriesError) as error:
+    except (SchedulerError, TimeSeriesError, transfer.TransferError) as error:
         print(f"batchjob_stats_db: {error}", file=sys.stderr)
     except sa.exc.DBAPIError as error:
         print(

@@ -18,7 +18,6 @@ from sqlalchemy.engine import Connection, Engine
 
 from batchjob.runtime.formatting import escape_formula
 from batchjob.runtime.json_reader import parse_json
-from batchjob.runtime.settings import SettingsError
 from batchjob.schedulers.accounting import Batch
 from batchjob.schedulers.json_record import decode
 from batchjob.schedulers.records import JobKey, JobRecord, NodeShare
@@ -43,6 +42,10 @@ _RELATED_TABLES = {
 }
 _EXCLUDED = {"id", "job_id", "update_time", "caveats", "usage_due_time"}
 _SOURCE = "import"
+
+
+class TransferError(Exception):
+    """A line cannot be read; the text gives its number."""
 
 
 def _raise_damaged(value: object) -> NoReturn:
@@ -170,7 +173,7 @@ def import_json(
     now: int,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Write exported jobs, each once; returns how many. Raises SettingsError naming the line.
+    """Write exported jobs, each once; returns how many. Raises TransferError naming the line.
 
     `on_progress` is called with the number of jobs after each batch.
     """
@@ -199,7 +202,7 @@ def _parse_line(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
     try:
         given = parse_json(line)
     except ValueError as error:
-        raise SettingsError(f"line {number}: not JSON: {error}") from error
+        raise TransferError(f"line {number}: not JSON: {error}") from error
     try:
         if not isinstance(given, dict):
             raise ValueError("expected a JSON object")
@@ -214,7 +217,7 @@ def _parse_line(number: int, line: str) -> tuple[JobRecord, dict[str, Any]]:
             raise ValueError("; ".join(problems))
         return record, measurements
     except ValueError as error:
-        raise SettingsError(f"line {number}: {error}") from error
+        raise TransferError(f"line {number}: {error}") from error
 
 
 def _check_rows(name: str, rows: Any) -> None:

@@ -44,7 +44,7 @@ def test_invalid_line_is_reported_with_its_number(url, tmp_path, capsys, text, m
     file = tmp_path / "jobs.jsonl"
     line = text if isinstance(text, str) else json.dumps(text)
     file.write_text(f"{json.dumps(LINE)}\n{line}\n")
-    assert main([url, "import", str(file)]) == 2
+    assert main([url, "import", str(file)]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert message in error
     assert "__new__" not in error

@@ -340,7 +340,7 @@ def test_energy_that_rows_call_unknown_is_in_no_sum(store, job, engine, roll_up_
     write_energy(engine, 4, 30.0, nodes=2, coverage=0.5)  # accounting has that of the nodes
     (row,) = roll_up_due().values()
     with engine.connect() as db:
-        rows = db.execute(FIGURES).mappings().all()
+        rows = db.execute(FIGURES.order_by(schema.job.c.jobid)).mappings().all()
         emissions = db.execute(sa.select(schema.daily_emissions)).mappings().one()
     assert [each["energy_used_joules"] for each in rows] == [70, None, None, 500, None]
     assert [each["energy_basis"] for each in rows] == ["measured", None, None, "accounting", None]
