@@ -259,7 +259,7 @@ def read_site(db: Connection) -> dict[str, str]:
 def read_offer(site: Mapping[str, str]) -> Offer | None:
     """The offer of the first cluster that has one; None: the site sends no messages.
 
-    A poller of another version writes its offer anew when it starts; until then it is not known.
+    An offer in the form of another version counts as none: the poller replaces it when it starts.
     """
     given = next((site[name] for name in sorted(site) if name.startswith("offer:")), "")
     try:
